@@ -1,0 +1,107 @@
+"""Byte budgets: how they are written, and how classes share them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mrdc.errors import UsageError
+
+UNITS = {
+    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+ALLOWED = "write 20/class, '2000 originals', or bytes such as 200MB, 200MiB or 1500000"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A byte budget in one of three forms.
+
+    Attributes:
+        amount: originals for each class, originals in all, or bytes in all.
+        unit: which of these `amount` counts.
+        original_bytes: mean bytes of an original image, where counted in originals.
+    """
+
+    amount: float
+    unit: Literal["class", "originals", "bytes"]
+    original_bytes: float | None = None
+
+    def __str__(self) -> str:
+        if self.unit == "bytes":
+            return f"{self.amount:.0f}B"
+        return f"{self.amount:g}" + ("/class" if self.unit == "class" else " originals")
+
+    def total_bytes(self, classes: int) -> int:
+        """Bytes that so many classes may hold together."""
+        if self.unit == "bytes":
+            return int(self.amount)
+        assert self.original_bytes is not None
+        originals = self.amount * (classes if self.unit == "class" else 1)
+        return int(originals * self.original_bytes)
+
+
+def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget:
+    """Read a budget: `20/class`, `2000 originals`, `200MB`, or a number of bytes.
+
+    Raises:
+        UsageError: another form, nothing or less, or a budget counted in
+            originals without their mean size in `original_bytes`.
+    """
+    match = re.fullmatch(
+        r"\s*(\d+(?:\.\d+)?)\s*(/\s*class|originals?|[kmgt]?i?b|)\s*", str(text), re.IGNORECASE
+    )
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"budget {text!r} is not one: {ALLOWED}")
+    amount, unit = float(match[1]), match[2].upper()
+    if unit in UNITS:
+        return Budget(float(int(amount * UNITS[unit])), "bytes", original_bytes)
+    if original_bytes is None or original_bytes <= 0:
+        raise UsageError(
+            f"budget {text!r} counts originals, so it needs original_bytes, the mean "
+            "bytes of one, as in parse_budget('20/class', original_bytes=17900)"
+        )
+    return Budget(amount, "class" if "CLASS" in unit else "originals", original_bytes)
+
+
+def quantity(sizes: ArrayLike, budget_bytes: int) -> int:
+    """How many images, taken in this order, fit into so many bytes."""
+    return int(np.searchsorted(np.cumsum(sizes), budget_bytes, side="right"))
+
+
+def level(total: int, needs: Sequence[int], growing: int = 0) -> int:
+    """Bytes each class may hold so that all together hold at most `total`.
+
+    Classes share equally; one that needs less hands the rest back to the
+    others. `needs` are the bytes of classes that want no more than that;
+    `growing` classes take whatever they can get.
+    """
+    left = len(needs) + growing
+    for need in sorted(needs):
+        if need > total // left:
+            break
+        total -= need
+        left -= 1
+    return total // left if left else max(needs, default=0)
+
+
+def share(total: int, sizes: Sequence[ArrayLike]) -> list[int]:
+    """How many images of each class, from its first, fit into `total` bytes together.
+
+    Every class is cut at the common level; what is left over is offered, one
+    image each, to the classes that hold the fewest bytes.
+    """
+    sums = [np.cumsum([0, *np.asarray(of_class)]) for of_class in sizes]
+    limit = level(total, [int(s[-1]) for s in sums])
+    counts = [int(np.searchsorted(s, limit, side="right")) - 1 for s in sums]
+    spare = total - sum(int(s[count]) for s, count in zip(sums, counts, strict=True))
+    for index in sorted(range(len(sums)), key=lambda i: int(sums[i][counts[i]])):
+        held, next_one = sums[index][counts[index] :][:1], sums[index][counts[index] + 1 :][:1]
+        if len(next_one) and next_one[0] - held[0] <= spare:
+            spare -= int(next_one[0] - held[0])
+            counts[index] += 1
+    return counts

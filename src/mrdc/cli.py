@@ -1,0 +1,182 @@
+"""The command line: one thin function for each verb."""
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from mrdc import __version__, show
+from mrdc.errors import MrdcError
+from mrdc.exporting import Format
+from mrdc.settings import PackSettings, PlanSettings
+
+Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
+
+
+@dataclass(frozen=True)
+class Plan(PlanSettings):
+    """Which quality, how many images, R_q of each candidate; writes nothing."""
+
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Pack(PackSettings):
+    """Choose quality and images, and write one memory file."""
+
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a memory file holds."""
+
+    memory: tyro.conf.Positional[Path]
+    """A memory file."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Recompute every byte and checksum of a memory file."""
+
+    memory: tyro.conf.Positional[Path]
+    """A memory file."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the images of a memory file where other tools can read them."""
+
+    memory: tyro.conf.Positional[Path]
+    """A memory file."""
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The folder, or the tar, to make."""
+    format: Format = "folder"
+    """folder: one sub-folder a class; webdataset: a tar of image, class and details."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class List:
+    """Methods, codecs, selectors, data sets, presets and studies by name."""
+
+    json: Json = False
+
+
+Command = Plan | Pack | Info | Audit | Export | List
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "plan": Plan,
+    "pack": Pack,
+    "info": Info,
+    "audit": Audit,
+    "export": Export,
+    "list": List,
+}
+
+
+def run(command: Command, console: Console) -> int:
+    """Carry a command out; its exit code."""
+    if isinstance(command, Plan):
+        from mrdc.planning import plan
+
+        with bars(command.json) as progress:
+            found = plan(command, progress=progress)
+        answer(command.json, found.as_json(), lambda: show.plan(console, found))
+    elif isinstance(command, Pack):
+        from mrdc.packing import pack
+
+        with bars(command.json) as progress:
+            packed = pack(command, progress=progress)
+        answer(command.json, packed.as_json(), lambda: show.packed(console, packed))
+    elif isinstance(command, Info):
+        from mrdc.store import MemoryFile
+
+        about = show.about(MemoryFile(command.memory))
+        answer(command.json, about, lambda: show.info(console, about))
+    elif isinstance(command, Audit):
+        from mrdc.auditing import audit
+
+        with bars(command.json) as progress:
+            found_out = audit(command.memory, progress("auditing", 0))
+        answer(command.json, found_out.as_json(), lambda: show.audit(console, found_out))
+        return 2 if found_out.problems else 0
+    elif isinstance(command, Export):
+        from mrdc.exporting import export
+        from mrdc.store import MemoryFile
+
+        file = MemoryFile(command.memory)
+        with bars(command.json) as progress:
+            count = export(file, command.output, command.format, progress("exporting", len(file)))
+        result = {"output": str(command.output), "format": command.format, "items": count}
+        line = f"Wrote {count:,} images to {escape(str(command.output))}"
+        answer(command.json, result, lambda: console.print(line))
+    else:
+        names = show.names()
+        answer(command.json, names, lambda: show.listing(console, names))
+    return 0
+
+
+def answer(as_json: bool, result: dict[str, Any], tell: Callable[[], None]) -> None:
+    """Print the result for programs, or tell people."""
+    if as_json:
+        print(json.dumps(result))
+    else:
+        tell()
+
+
+@contextmanager
+def bars(silent: bool) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """A progress bar for each stage, on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    )  # fmt: skip
+    with Bars(
+        *columns, console=console, disable=silent or not console.is_terminal, transient=True
+    ) as progress:
+
+        def stage(name: str, total: int) -> Callable[[int], None]:
+            task = progress.add_task(name, total=total or None)
+            return lambda count: progress.advance(task, count)
+
+        yield stage
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command `mrdc`; returns its exit code."""
+    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # we refuse it
+    console = Console()
+    command: Command = tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        args=arguments,
+        prog="mrdc",
+        description=f"mrdc {__version__}: replay compressed images under a byte budget.",
+    )
+    try:
+        return run(command, console)
+    except MrdcError as error:
+        return _fail(str(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted: nothing was written", 130)
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(message: str, code: int) -> int:
+    printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+    print(f"mrdc: {printable}", file=sys.stderr)
+    return code

@@ -1,0 +1,20 @@
+"""Image codecs, and the table that names them."""
+
+from mrdc.codec.avif import Avif
+from mrdc.codec.base import Codec
+from mrdc.codec.jpeg import Jpeg, JpegOptimised
+from mrdc.codec.jpeg2000 import Jpeg2000
+from mrdc.codec.original import Original
+from mrdc.codec.png import Png
+from mrdc.codec.webp import WebP
+from mrdc.registry import lookup
+
+CODECS: dict[str, Codec] = {
+    codec.name: codec
+    for codec in (Original(), Jpeg(), JpegOptimised(), WebP(), Avif(), Jpeg2000(), Png())
+}
+
+__all__ = [
+    "CODECS", "Avif", "Codec", "Jpeg", "Jpeg2000", "JpegOptimised", "Original", "Png",
+    "WebP", "lookup",
+]  # fmt: skip

@@ -1,0 +1,92 @@
+"""What every codec does: pixels to bytes at a quality, and back."""
+
+import io
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import PIL
+from PIL import Image, features
+
+from mrdc.errors import ImageError, UsageError
+from mrdc.image import Pixels, decode
+
+
+class Codec(ABC):
+    """An image format with, or without, a quality setting.
+
+    Attributes:
+        name: the key in `CODECS`.
+        qualities: what `quality` may be; None when the codec has no setting.
+        encoder: library and version that make the bytes.
+    """
+
+    name: ClassVar[str]
+    qualities: ClassVar[range | None] = range(1, 101)
+
+    @property
+    @abstractmethod
+    def encoder(self) -> str: ...
+
+    @abstractmethod
+    def encode(self, image: Pixels, quality: int | None = None) -> bytes:
+        """Encoded bytes of RGB uint8 pixels, shape (height, width, 3)."""
+
+    def decode(self, data: bytes) -> Pixels:
+        """RGB uint8 pixels of encoded bytes, shape (height, width, 3)."""
+        return decode(data)
+
+    def tables(self, quality: int | None) -> bytes:
+        """Header bytes that all streams of a quality share; empty if none."""
+        return b""
+
+    def check_quality(self, quality: int | None) -> None:
+        """Refuse a quality this codec does not have.
+
+        Raises:
+            UsageError: out of range, missing, or given where there is none.
+        """
+        if self.qualities is None:
+            if quality is not None:
+                raise UsageError(f"codec {self.name} has no quality, got {quality}")
+        elif quality is None or quality not in self.qualities:
+            low, high = self.qualities[0], self.qualities[-1]
+            raise UsageError(
+                f"quality of codec {self.name} must be a whole number from {low} to "
+                f"{high}, got {quality}"
+            )
+
+    def _check(self, image: Pixels, quality: int | None) -> None:
+        self.check_quality(quality)
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise UsageError(
+                "image must be RGB uint8 of shape (height, width, 3), got "
+                f"{image.dtype} of shape {image.shape}"
+            )
+
+
+class PillowCodec(Codec):
+    """A codec that Pillow writes: a format and its save options."""
+
+    format: ClassVar[str]
+    feature: ClassVar[str]
+
+    @property
+    def encoder(self) -> str:
+        return f"Pillow {PIL.__version__} ({self.feature} {features.version(self.feature)})"
+
+    def options(self, quality: int | None, image: Image.Image) -> dict[str, Any]:
+        """Arguments of Pillow's `save`."""
+        return {"quality": quality}
+
+    def encode(self, image: Pixels, quality: int | None = None) -> bytes:
+        self._check(image, quality)
+        if not features.check(self.feature):
+            raise UsageError(f"codec {self.name} needs a Pillow built with {self.feature}")
+        picture = Image.fromarray(image)
+        buffer = io.BytesIO()
+        try:
+            picture.save(buffer, self.format, **self.options(quality, picture))
+        except (OSError, ValueError) as error:  # over the format's largest side, say
+            raise ImageError(f"cannot be written as {self.name}: {error}") from None
+        return buffer.getvalue()

@@ -1,0 +1,19 @@
+"""PNG: lossless."""
+
+from typing import Any
+
+from PIL import Image
+
+from mrdc.codec.base import PillowCodec
+
+
+class Png(PillowCodec):
+    """Lossless; has no quality."""
+
+    name = "png"
+    qualities = None
+    format = "PNG"
+    feature = "zlib"
+
+    def options(self, quality: int | None, image: Image.Image) -> dict[str, Any]:
+        return {"compress_level": 9}

@@ -1,0 +1,191 @@
+"""Labelled images wherever people keep them: folders, a CSV, a WebDataset tar."""
+
+import csv
+import os
+import tarfile
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from mrdc.errors import DataError, ImageError
+from mrdc.image import EXTENSIONS, Photo
+
+TRAIN = "train"
+SPLITS = frozenset({TRAIN, "test", "val", "valid", "validation"})
+FORMS = (
+    "a folder with one sub-folder of images for each class (or train/ and test/ folders of "
+    "such), a .csv of path,label, or a WebDataset .tar"
+)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Labelled images that are read when needed.
+
+    Attributes:
+        classes: names; the label is the position.
+        photos: by label.
+        sizes: bytes of each photo, by label.
+        ignored: files passed over because they are not images by their ending.
+    """
+
+    classes: tuple[str, ...]
+    photos: tuple[list[Photo], ...]
+    sizes: tuple[list[int], ...]
+    ignored: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.photos))
+
+    @property
+    def original_bytes(self) -> float:
+        """Mean bytes of an image as it is."""
+        return sum(map(sum, self.sizes)) / len(self)
+
+
+def open_images(path: str | os.PathLike[str]) -> ImageSet:
+    """Open a folder, CSV or tar of labelled images.
+
+    Raises:
+        DataError: nothing there, or not in one of the forms.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _folder(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such folder or file; give {FORMS}")
+    if path.suffix.lower() == ".csv":
+        return _csv(path)
+    if tarfile.is_tarfile(path):
+        return _webdataset(path)
+    raise DataError(f"{path}: not a form mrdc reads; give {FORMS}")
+
+
+def _folder(root: Path) -> ImageSet:
+    try:
+        children = sorted(child for child in root.iterdir() if not child.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{root}: cannot be read ({error.strerror})") from None
+    folders = [child for child in children if child.is_dir()]
+    if TRAIN in {folder.name for folder in folders} and {f.name for f in folders} <= SPLITS:
+        return _folder(root / TRAIN)
+    if not folders:
+        loose = sum(child.suffix.lower() in EXTENSIONS for child in children)
+        found = f"{loose} images but no class folders" if loose else "no class folders"
+        raise DataError(f"{root}: has {found}; give {FORMS}")
+    ignored = [child.name for child in children if not child.is_dir()]
+    entries: list[tuple[str, Photo, int]] = []
+    for folder in folders:
+        for parent, names, files in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+            names[:] = sorted(name for name in names if not name.startswith("."))
+            for name in sorted(file for file in files if not file.startswith(".")):
+                file = Path(parent, name)
+                relative = file.relative_to(root).as_posix()
+                if file.suffix.lower() in EXTENSIONS:
+                    entries.append((folder.name, file_photo(file, relative), _size(file)))
+                else:
+                    ignored.append(relative)
+    if not entries:
+        raise DataError(f"{root}: no image in any class folder; give {FORMS}")
+    return _gather(entries, [folder.name for folder in folders], ignored)
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _csv(path: Path) -> ImageSet:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as text:
+            rows = [row for row in csv.reader(text) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as CSV ({error})") from None
+    if rows and [cell.strip().lower() for cell in rows[0]] == ["path", "label"]:
+        rows = rows[1:]
+    entries = []
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2 or not all(cell.strip() for cell in row):
+            raise DataError(f"{path}: row {number} must be path,label, got {','.join(row)!r}")
+        name, label = (cell.strip() for cell in row)
+        file = path.parent / name
+        entries.append((label, file_photo(file, name), _size(file)))
+    if not entries:
+        raise DataError(f"{path}: no row of path,label")
+    return _gather(entries, sorted({label for label, _, _ in entries}), [])
+
+
+def _webdataset(path: Path) -> ImageSet:
+    """Samples of an image and a .cls with its class, grouped by name up to the first dot."""
+    images: dict[str, tarfile.TarInfo] = {}
+    labels: dict[str, str] = {}
+    ignored = []
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                folder, _, base = member.name.rpartition("/")
+                key, _, ending = base.partition(".")
+                key = f"{folder}/{key}"
+                if not member.isfile() or not key.strip("/"):
+                    continue
+                if f".{ending.lower()}" in EXTENSIONS:
+                    images[key] = member
+                elif ending.lower() == "cls":
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    labels[key] = content.read().decode("utf-8", "replace").strip()
+                else:
+                    ignored.append(member.name)
+    except tarfile.ReadError as error:
+        raise DataError(f"{path}: not a plain (uncompressed, whole) tar: {error}") from None
+    unlabelled = [images[key].name for key in images if not labels.get(key)]
+    if unlabelled:
+        raise DataError(f"{path}: {unlabelled[0]} has no .cls file with its class beside it")
+    if not images:
+        raise DataError(f"{path}: no image with a .cls file beside it")
+    entries = [
+        (labels[key], Photo(member.name, partial(_read_member, path, member)), member.size)
+        for key, member in images.items()
+    ]
+    return _gather(entries, sorted({labels[key] for key in images}, key=_natural), ignored)
+
+
+def _natural(label: str) -> tuple[int, int | str, str]:
+    """Numbers in number order, then names."""
+    return (0, int(label), label) if label.isdecimal() else (1, label, label)
+
+
+def _read_member(path: Path, member: tarfile.TarInfo) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(member.offset_data)
+            return file.read(member.size)
+    except OSError as error:
+        raise ImageError(f"{member.name}: cannot be read ({error.strerror})") from None
+
+
+def _gather(
+    entries: list[tuple[str, Photo, int]], classes: list[str], ignored: list[str]
+) -> ImageSet:
+    labels = {name: label for label, name in enumerate(classes)}
+    photos: tuple[list[Photo], ...] = tuple([] for _ in classes)
+    sizes: tuple[list[int], ...] = tuple([] for _ in classes)
+    for name, photo, size in entries:
+        photos[labels[name]].append(photo)
+        sizes[labels[name]].append(size)
+    return ImageSet(tuple(classes), photos, sizes, ignored)
+
+
+def file_photo(path: Path, name: str) -> Photo:
+    """A photo in a file of its own."""
+    return Photo(name, partial(_read, path, name))
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{name}: cannot be read ({error.strerror})") from None

@@ -1,0 +1,238 @@
+"""Images to features: `lite0`, `torchvision:NAME`, or any callable."""
+
+import hashlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from mrdc.errors import ImageError, UsageError
+from mrdc.filling import Skip, ordered
+from mrdc.image import Photo, decode
+from mrdc.views import centre_crop, tensor
+
+Network = Callable[[Tensor], Tensor]
+
+CACHE_BYTES = 4 * 2**30  # the oldest features are dropped beyond this
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A network that turns uint8 images (n, 3, size, size) into features (n, d).
+
+    Attributes:
+        key: identifies network and weights in the feature cache; None: no cache.
+    """
+
+    network: Network
+    size: int = 224
+    key: str | None = None
+    batch_size: int = 8  # keeps a CPU's caches warm; results do not depend on it
+
+
+def load_embedder(name: str | Network | Embedder, weights: Path | None = None) -> Embedder:
+    """An embedder by name: `lite0`, or `torchvision:NAME` with a weights file.
+
+    A callable from uint8 images (n, 3, 224, 224) to features is wrapped.
+
+    Raises:
+        UsageError: no such name, or a weights file missing, unreadable or
+            of another network.
+    """
+    if isinstance(name, Embedder):
+        return name
+    if not isinstance(name, str):
+        return Embedder(name)
+    if name == "lite0":
+        if weights is not None:
+            raise UsageError("--weights goes with --embed torchvision:NAME; lite0 has its own")
+        return _lite0()
+    if name.startswith("torchvision:"):
+        return _torchvision(name.removeprefix("torchvision:"), weights)
+    raise UsageError(f"unknown embed {name!r}: choose lite0, or torchvision:NAME with --weights")
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _lite0() -> Embedder:
+    from mrdc.nn.lite0 import fuse, lite0
+
+    network = fuse(lite0())
+    return _wrap(network, network.features, (127.0,) * 3, (128.0,) * 3, "lite0-57934424")
+
+
+def _torchvision(name: str, weights: Path | None) -> Embedder:
+    from torchvision.models import get_model, list_models
+
+    if name not in list_models():
+        raise UsageError(f"torchvision has no model {name!r}; resnet18 is one")
+    if weights is None:
+        raise UsageError(f"embed 'torchvision:{name}' needs --weights FILE (a state dict)")
+    state, digest = load_state(weights)
+    network = get_model(name, weights=None)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        first = str(error).split("\n")[1].strip()
+        raise UsageError(f"{weights}: not weights of torchvision's {name} ({first})") from None
+    head = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+    network.set_submodule(head, nn.Identity())
+    mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # ImageNet's, times 255
+    return _wrap(network, network, mean, std, f"torchvision-{name}-{digest[:16]}")
+
+
+def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
+    """A state dict, from safetensors or torch's format without pickled code, and its SHA-256."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path), digest
+        state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UsageError(f"--weights {path}: cannot be read ({error.strerror})") from None
+    except Exception as error:  # both loaders raise many kinds
+        raise UsageError(f"--weights {path}: not a state dict ({error})") from None
+    return state, digest
+
+
+def _wrap(
+    network: nn.Module,
+    features: Network,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    key: str,
+) -> Embedder:
+    """Fp32 without TF32, evaluation mode, channels last, on the GPU where there is one."""
+    device = _device()
+    network.eval().to(device).to(memory_format=torch.channels_last)
+    shift = torch.tensor(mean, device=device).view(3, 1, 1)
+    scale = torch.tensor(std, device=device).view(3, 1, 1)
+
+    def run(images: Tensor) -> Tensor:
+        x = (images.to(device).float() - shift) / scale
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            return features(x.contiguous(memory_format=torch.channels_last))
+
+    return Embedder(run, key=f"{key}-{device.type}", batch_size=8 if device.type == "cpu" else 128)
+
+
+def embed(
+    photos: Iterable[Photo],
+    embedder: Embedder,
+    *,
+    cache: "FeatureCache | None" = None,
+    threads: int | None = None,
+    skip: Skip | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> tuple[Tensor, list[int]]:
+    """Features (n, d) of the photos, and the positions of those n among them.
+
+    Args:
+        skip: told of each unreadable photo, which is then left out; without
+            it the first one raises.
+    """
+
+    def view(photo: Photo) -> tuple[bytes, Tensor] | ImageError:
+        try:
+            data = photo.load()
+            raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
+            digest = hashlib.sha256(raw).digest()
+            known = cache.get(digest) if cache is not None else None
+            if known is not None:
+                return digest, known
+            pixels = decode(data, photo.id) if isinstance(data, bytes) else data
+            return digest, centre_crop(tensor(pixels), embedder.size)
+        except ImageError as error:
+            return error
+
+    features: list[Tensor | None] = []
+    good: list[int] = []
+    batch: list[tuple[int, bytes, Tensor]] = []
+
+    def run() -> None:
+        images = torch.stack([image for _, _, image in batch])
+        with torch.inference_mode():
+            rows = embedder.network(images).float().cpu()
+        for (position, digest, _), row in zip(batch, rows, strict=True):
+            features[position] = row
+            if cache is not None:
+                cache.put(digest, row)
+        batch.clear()
+
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        jobs = ((index, photo) for index, photo in enumerate(photos))
+        for (index, _), seen in ordered(pool, lambda job: view(job[1]), jobs):
+            progress(1)
+            if isinstance(seen, ImageError):
+                if skip is None:
+                    raise seen
+                skip(seen)
+                continue
+            good.append(index)
+            if seen[1].ndim == 1:
+                features.append(seen[1])
+            else:
+                features.append(None)
+                batch.append((len(features) - 1, *seen))
+                if len(batch) == embedder.batch_size:
+                    run()
+    if batch:
+        run()
+    rows = [row for row in features if row is not None]
+    return torch.stack(rows) if rows else torch.empty(0, 0), good
+
+
+class FeatureCache:
+    """Features by the SHA-256 of the encoded image, in a file per embedder."""
+
+    def __init__(self, folder: Path, key: str):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(
+            folder / f"{key}.sqlite", timeout=60, isolation_level=None, check_same_thread=False
+        )
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=OFF")  # a cache may be lost in a power cut
+        self._db.execute("CREATE TABLE IF NOT EXISTS features (digest BLOB PRIMARY KEY, row BLOB)")
+
+    def get(self, digest: bytes) -> Tensor | None:
+        """The features of an image seen before."""
+        with self._lock:
+            found = self._db.execute(
+                "SELECT row FROM features WHERE digest = ?", (digest,)
+            ).fetchone()
+        return torch.frombuffer(bytearray(found[0]), dtype=torch.float32) if found else None
+
+    def put(self, digest: bytes, row: Tensor) -> None:
+        """Remember the features of an image."""
+        with self._lock:
+            self._db.execute(
+                "INSERT OR REPLACE INTO features VALUES (?, ?)", (digest, row.numpy().tobytes())
+            )
+
+    def close(self) -> None:
+        """Drop the oldest features over the size limit, and let go of the file."""
+        with self._lock:
+            last = self._db.execute("SELECT max(rowid), length(row) FROM features").fetchone()
+            if last[0] is not None:
+                keep = CACHE_BYTES // last[1]
+                self._db.execute("DELETE FROM features WHERE rowid <= ?", (last[0] - keep,))
+            self._db.close()
+
+
+def default_cache() -> Path:
+    """Where features are kept: $MRDC_CACHE, or the user's cache folder."""
+    if "MRDC_CACHE" in os.environ:
+        return Path(os.environ["MRDC_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "mrdc"

@@ -1,0 +1,246 @@
+"""Fill classes with encoded images until the bytes are used up.
+
+Images are encoded in parallel, each at most once, and taken in rank order;
+the outcome does not depend on the number of threads.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from mrdc.budget import level
+from mrdc.codec import Codec
+from mrdc.codec.jpeg import split
+from mrdc.errors import BudgetError, ImageError
+from mrdc.image import Photo, decode
+from mrdc.store import output_errors
+
+S = TypeVar("S")
+T = TypeVar("T")
+Skip = Callable[[ImageError], None]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One encoded image, as it will be stored."""
+
+    source: str
+    body: bytes
+    shared: bool  # stored without the tables of its codec and quality
+    kept: bool  # the source bytes, because encoding did not make them smaller
+    digest: bytes
+
+
+def encode(photo: Photo, codec: Codec, quality: int | None, tables: bytes) -> Item:
+    """Encode a photo, or keep its bytes where that is no larger.
+
+    Args:
+        tables: header bytes not to store with each image; empty to store whole files.
+
+    Raises:
+        ImageError: the photo cannot be read, or not be written by the codec.
+    """
+    data = photo.load()
+    source = data if isinstance(data, bytes) else None
+    pixels = decode(data, photo.id) if isinstance(data, bytes) else data
+    if codec.name == "original" and source is not None:
+        return _item(photo.id, source, b"", kept=True)
+    try:
+        item = _item(photo.id, codec.encode(pixels, quality), tables)
+    except ImageError as error:
+        raise ImageError(f"{photo.id}: {error}") from None
+    if source is not None and len(source) <= len(item.body):
+        return _item(photo.id, source, b"", kept=True)
+    return item
+
+
+def _item(source: str, stream: bytes, tables: bytes, kept: bool = False) -> Item:
+    header, body = split(stream) if tables else (b"", stream)
+    shared = bool(tables) and header == tables
+    digest = hashlib.sha256(stream).digest()
+    return Item(source, body if shared else stream, shared, kept, digest)
+
+
+class Spool:
+    """Bytes in an unnamed temporary file, gone when the process is."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        with output_errors(folder):
+            self._file = tempfile.TemporaryFile(dir=folder)
+        self._end = 0
+
+    def append(self, body: bytes) -> int:
+        """Store a run of bytes; where it starts."""
+        with output_errors(self.folder):
+            self._file.write(body)
+        self._end += len(body)
+        return self._end - len(body)
+
+    def flush(self) -> None:
+        """Make everything appended readable."""
+        with output_errors(self.folder):
+            self._file.flush()
+
+    def __getitem__(self, part: slice) -> bytes:
+        return os.pread(self._file.fileno(), part.stop - part.start, part.start)
+
+    def __reduce__(self) -> str:
+        raise TypeError("a spooled memory cannot be pickled: save it and load the file")
+
+
+@dataclass
+class Growing:
+    """A class while it is filled: what it holds, and what waits for room."""
+
+    photos: deque[Photo]  # not asked for yet
+    spool: Spool | None
+    items: list[Item] = field(default_factory=list)  # without their bodies if spooled
+    starts: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    waiting: deque[Item] = field(default_factory=deque)
+    digests: set[bytes] = field(default_factory=set)
+    nbytes: int = 0
+    duplicates: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the class holds all it can ever hold."""
+        return not self.photos and not self.waiting
+
+    def ask(self, share: int, mean: float) -> list[Photo]:
+        """The next photos, about as many as still fit; none while one waits."""
+        if self.waiting:
+            return []
+        if self.sizes:
+            mean = self.nbytes / len(self.sizes)
+        count = max(1, int((share - self.nbytes) / mean)) if mean else 1
+        return [self.photos.popleft() for _ in range(min(count, len(self.photos)))]
+
+    def offer(self, item: Item) -> None:
+        """Queue an image behind those that wait; exact duplicates are counted, not kept."""
+        if item.digest in self.digests:
+            self.duplicates += 1
+        else:
+            self.digests.add(item.digest)
+            self.waiting.append(item)
+
+    def settle(self, share: int) -> None:
+        """Take what waits, in order, while it fits."""
+        while self.waiting and self.nbytes + len(self.waiting[0].body) <= share:
+            item = self.waiting.popleft()
+            self.sizes.append(len(item.body))
+            if self.spool is None:
+                self.starts.append(self.nbytes)
+            else:
+                self.starts.append(self.spool.append(item.body))
+                item = Item(item.source, b"", item.shared, item.kept, b"")
+            self.items.append(item)
+            self.nbytes += self.sizes[-1]
+
+
+def fill(
+    photos: Mapping[int, Iterable[Photo]],
+    total: int,
+    held: Sequence[int],
+    encode: Callable[[Photo], Item],
+    pool: Executor,
+    *,
+    spool: Spool | None = None,
+    skip: Skip | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> dict[int, Growing]:
+    """Share `total` bytes between these classes and others that hold `held`.
+
+    Works in waves: each class is asked for about as many images as still fit
+    its share; when a class runs out, the others' share grows and they are
+    asked again. Bytes left over at the end buy one more image here and there.
+
+    Args:
+        photos: by label, in rank order.
+        skip: told of each unreadable photo, which is then left out; without
+            it the first one raises.
+    """
+    classes = {label: Growing(deque(ranked), spool) for label, ranked in photos.items()}
+    share = -1
+    while True:
+        before = share
+        done = [grown.nbytes for grown in classes.values() if grown.done]
+        share = level(total, [*held, *done], len(classes) - len(done))
+        for grown in classes.values():
+            grown.settle(share)
+        counts = [(grown.nbytes, len(grown.sizes)) for grown in classes.values()]
+        items = sum(count for _, count in counts)
+        mean = sum(nbytes for nbytes, _ in counts) / items if items else 0.0
+        wave = [(grown, photo) for grown in classes.values() for photo in grown.ask(share, mean)]
+        if not wave and share == before:
+            break
+        for (grown, _), item in ordered(pool, lambda job: _attempt(encode, job[1]), wave):
+            if isinstance(item, Item):
+                grown.offer(item)
+                grown.settle(share)
+            elif skip is None:
+                raise item
+            else:
+                skip(item)
+            progress(1)
+    spare = total - sum(min(need, share) for need in held)
+    spare -= sum(grown.nbytes for grown in classes.values())
+    for grown in sorted(classes.values(), key=lambda grown: grown.nbytes):
+        if grown.waiting and len(grown.waiting[0].body) <= spare:
+            spare -= len(grown.waiting[0].body)
+            grown.settle(grown.nbytes + len(grown.waiting[0].body))
+    if spool is not None:
+        spool.flush()
+    return classes
+
+
+def _attempt(encode: Callable[[Photo], Item], photo: Photo) -> Item | ImageError:
+    try:
+        return encode(photo)
+    except ImageError as error:
+        return error
+
+
+def ordered(
+    pool: Executor, function: Callable[[S], T], jobs: Iterable[S], window: int = 64
+) -> Iterator[tuple[S, T]]:
+    """Each job with its result, in order, at most `window` under way at once."""
+    pending: deque[tuple[S, Future[T]]] = deque()
+    try:
+        for job in jobs:
+            pending.append((job, pool.submit(function, job)))
+            if len(pending) >= window:
+                first, future = pending.popleft()
+                yield first, future.result()
+        while pending:
+            first, future = pending.popleft()
+            yield first, future.result()
+    finally:
+        for _, future in pending:
+            future.cancel()
+
+
+def check_filled(grown: Growing, name: str, share: int, classes: int) -> None:
+    """Refuse a class that got nothing.
+
+    Raises:
+        BudgetError: its first image is larger than its share.
+        ImageError: it has no readable image.
+    """
+    if grown.sizes:
+        return
+    if not grown.waiting:
+        raise ImageError(f"class {name!r} has no readable image")
+    need = len(grown.waiting[0].body)
+    raise BudgetError(
+        f"the budget leaves class {name!r} {max(share, 0):,} bytes, but its first image "
+        f"({grown.waiting[0].source}) takes {need:,}: give {classes} classes {need * classes:,} "
+        "bytes or more, or allow a lower quality"
+    )

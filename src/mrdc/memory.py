@@ -1,0 +1,368 @@
+"""The replay memory: encoded images of old classes under a byte budget."""
+
+import copy
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mrdc.budget import Budget, level, parse_budget, quantity, share
+from mrdc.codec import CODECS, Codec, lookup
+from mrdc.errors import BudgetError, MemoryFileError, UsageError
+from mrdc.filling import Growing, Skip, Spool, check_filled, encode, fill, ordered
+from mrdc.image import Photo, Pixels, decode
+from mrdc.shelf import Payload, Shelf, from_file, table_bytes, to_arrays
+from mrdc.store import HEADER_BYTES, ITEM_BYTES, MemoryFile, join_names, split_names, write_memory
+from mrdc.views import centre_crop, tensor, train_crop
+
+__all__ = ["Budget", "ReplayMemory", "parse_budget", "quantity"]
+
+
+class ReplayMemory(Dataset[tuple[Tensor, int]]):
+    """Encoded images of classes seen so far, never over its byte budget.
+
+    A map-style torch Dataset of (uint8 tensor (3, h, w), label), ordered by
+    class and rank. Classes share the budget equally by bytes; one that is
+    short of images leaves its bytes to the others.
+
+    Args:
+        budget: a `Budget`, a number of bytes, or its text, such as "200MB".
+        codec: a name in `CODECS`, or a codec.
+        quality: the codec's setting; None for codecs that have none.
+        accounting: "packed" stores JPEG tables once; "file" stores whole
+            files, to compare with the paper.
+        class_names: names by label, for messages and for the file.
+        spool: a folder for an unnamed temporary file that holds the bytes
+            instead of RAM.
+    """
+
+    def __init__(
+        self,
+        budget: Budget | int | str,
+        codec: Codec | str = "jpeg",
+        quality: int | None = None,
+        *,
+        accounting: Literal["packed", "file"] = "packed",
+        class_names: Mapping[int, str] | None = None,
+        spool: Path | None = None,
+    ):
+        self.budget = budget if isinstance(budget, Budget) else parse_budget(budget)
+        self.codec = lookup(CODECS, codec, "codec") if isinstance(codec, str) else codec
+        self.codec.check_quality(quality)
+        if accounting not in ("packed", "file"):
+            raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
+        self.quality = quality
+        self.accounting = accounting
+        self.class_names = dict(class_names or {})
+        self.notes: dict[str, Any] = {}  # what the file should also record, JSON values
+        self._spool = Spool(spool) if spool is not None else None
+        self._shelves: dict[int, Shelf] = {}
+        self._ends: list[int] = []  # where each class ends in the data set
+        self._file: MemoryFile | None = None
+
+    # What it holds
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        label, shelf, rank = self._find(index)
+        return tensor(decode(shelf.stream(rank))), label
+
+    @property
+    def labels(self) -> list[int]:
+        """The classes held, in the order they were added."""
+        return list(self._shelves)
+
+    @property
+    def targets(self) -> list[int]:
+        """The label of every image."""
+        return [label for label, shelf in self._shelves.items() for _ in range(len(shelf))]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The rank of every image in its class, best first."""
+        return [rank for shelf in self._shelves.values() for rank in range(len(shelf))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes charged to the budget: images, and each shared header once."""
+        return sum(shelf.nbytes for shelf in self._shelves.values()) + table_bytes(self._shelves)
+
+    @property
+    def budget_bytes(self) -> int:
+        """Bytes the classes held may take now."""
+        return self.budget.total_bytes(len(self._shelves))
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes that a file needs beside the images, at most: index and metadata."""
+        names = sum(len(shelf.sources) for shelf in self._shelves.values())
+        metadata = json.dumps(json.dumps(self._metadata()))
+        return len(self) * ITEM_BYTES + names + len(metadata) + HEADER_BYTES
+
+    def encoded(self, index: int) -> bytes:
+        """An image as a whole file."""
+        _, shelf, rank = self._find(index)
+        return shelf.stream(rank)
+
+    def sources(self, label: int) -> list[str]:
+        """Ids of a class's images, in rank order."""
+        return split_names(self._shelves[label].sources)
+
+    def duplicates(self) -> dict[int, int]:
+        """How many exact duplicates each class had, where it had any."""
+        return {label: s.duplicates for label, s in self._shelves.items() if s.duplicates}
+
+    def kept_sources(self) -> int:
+        """How many images are source bytes, since encoding made them no smaller."""
+        return sum(int(shelf.kept.sum()) for shelf in self._shelves.values())
+
+    def _find(self, index: int) -> tuple[int, Shelf, int]:
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"index {index} is outside a memory of {len(self)} images")
+        number = bisect_right(self._ends, position)
+        label = self.labels[number]
+        shelf = self._shelves[label]
+        return label, shelf, position - self._ends[number] + len(shelf)
+
+    # What goes in and out
+
+    def add(
+        self,
+        images: Mapping[int, Iterable[Photo | bytes | Pixels]],
+        *,
+        threads: int | None = None,
+        skip: Skip | None = None,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Add new classes, each with its images in rank order, best first.
+
+        Encodes until the budget is used up. Images of older classes are
+        dropped, lowest ranks first, where the budget asks for it. If anything
+        fails the memory stays as it was.
+
+        Raises:
+            BudgetError: a class would hold no image.
+            ImageError: an image cannot be read (and `skip` is not given).
+            UsageError: a class is there already.
+        """
+        known = [label for label in images if label in self._shelves]
+        if known:
+            raise UsageError(f"classes {known} are in the memory already: each is added once")
+        packed = self.accounting == "packed"
+        tables = self.codec.tables(self.quality) if packed else b""
+        photos = {label: _photos(label, ranked) for label, ranked in images.items()}
+        total = self.budget.total_bytes(len(self._shelves) + len(photos))
+        room = total - table_bytes(self._shelves, tables)
+        held = [shelf.nbytes for shelf in self._shelves.values()]
+        job = partial(encode, codec=self.codec, quality=self.quality, tables=tables)
+        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+            classes = fill(
+                photos, room, held, job, pool, spool=self._spool, skip=skip, progress=progress
+            )
+        limit = level(room, held, len(classes))
+        for label, grown in classes.items():
+            check_filled(grown, self._name(label), limit, len(held) + len(classes))
+        shelves = {label: self._shelf(grown, tables) for label, grown in classes.items()}
+        self._replace(self._cut({**self._shelves, **shelves}, room))
+
+    def rebudget(self, budget: Budget | int | str) -> None:
+        """Change the budget; drops lowest ranks to fit, never encodes again.
+
+        Raises:
+            BudgetError: a class would hold no image; nothing is dropped then.
+        """
+        new = budget if isinstance(budget, Budget) else parse_budget(budget)
+        room = new.total_bytes(len(self._shelves)) - table_bytes(self._shelves)
+        self._replace(self._cut(self._shelves, room))
+        self.budget = new
+
+    def _cut(self, shelves: dict[int, Shelf], room: int) -> dict[int, Shelf]:
+        counts = share(room, [shelf.sizes for shelf in shelves.values()])
+        cut = zip(shelves.items(), counts, strict=True)
+        for (label, shelf), count in zip(shelves.items(), counts, strict=True):
+            if not count:
+                raise BudgetError(
+                    f"budget leaves {max(room, 0):,} bytes for the images of {len(shelves)} "
+                    f"classes, so none of class {self._name(label)!r} fits: its first takes "
+                    f"{shelf.sizes[0]:,}; raise the budget"
+                )
+        return {label: shelf.cut(count) for (label, shelf), count in cut}
+
+    def _replace(self, shelves: dict[int, Shelf]) -> None:
+        if any(self._shelves.get(label) is not shelf for label, shelf in shelves.items()):
+            self._file = None
+        self._shelves = shelves
+        self._ends = list(accumulate(map(len, shelves.values())))
+
+    def _shelf(self, grown: Growing, tables: bytes) -> Shelf:
+        payload: Payload = self._spool if self._spool is not None else _tensor_of(grown)
+        return Shelf(
+            payload,
+            np.array(grown.starts, np.int64),
+            np.array(grown.sizes, np.int64),
+            np.array([item.shared for item in grown.items], bool),
+            np.array([item.kept for item in grown.items], bool),
+            join_names(item.source for item in grown.items),
+            tables,
+            self.codec.name,
+            self.quality,
+            self.codec.encoder,
+            grown.duplicates,
+        )
+
+    def _name(self, label: int) -> str:
+        return self.class_names.get(label, str(label))
+
+    # Batches
+
+    def batches(
+        self,
+        batch_size: int,
+        size: int,
+        *,
+        train: bool = True,
+        seed: int = 0,
+        epoch: int = 0,
+        threads: int | None = None,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Uint8 batches (n, 3, size, size) and labels (n,), decoded by threads.
+
+        With `train`, shuffled, randomly cropped and mirrored; the draws belong
+        to (seed, epoch, index), so they do not depend on the threads. Else in
+        order, centre-cropped.
+        """
+        order = np.arange(len(self))
+        if train:
+            np.random.default_rng((seed, epoch)).shuffle(order)
+        targets = torch.tensor(self.targets)
+
+        def view(index: int) -> Tensor:
+            image = self[index][0]
+            if not train:
+                return centre_crop(image, size)
+            return train_crop(image, size, np.random.default_rng((seed, epoch, index)))
+
+        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+            images: list[Tensor] = []
+            indices: list[int] = []
+            for index, image in ordered(pool, view, map(int, order), 2 * batch_size):
+                images.append(image)
+                indices.append(index)
+                if len(images) == batch_size:
+                    yield torch.stack(images), targets[indices]
+                    images, indices = [], []
+            if images:
+                yield torch.stack(images), targets[indices]
+
+    # Files and processes
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory file, whole or not at all.
+
+        Raises:
+            OutputError: it cannot be written; an older file stays as it was.
+        """
+        arrays, tables = to_arrays(self._shelves)
+        shelves = self._shelves.values()
+        payload = (shelf.body(rank) for shelf in shelves for rank in range(len(shelf)))
+        total = sum(shelf.nbytes for shelf in shelves)
+        write_memory(Path(path), arrays, payload, total, self._metadata(), tables)
+
+    def _metadata(self) -> dict[str, Any]:
+        classes = [
+            {
+                "label": label,
+                "name": self._name(label),
+                "items": len(shelf),
+                "codec": shelf.codec,
+                "quality": shelf.quality,
+                "encoder": shelf.encoder,
+                "duplicates": shelf.duplicates,
+            }
+            for label, shelf in self._shelves.items()
+        ]
+        budget = {
+            "amount": self.budget.amount,
+            "unit": self.budget.unit,
+            "original_bytes": self.budget.original_bytes,
+            "bytes": self.budget_bytes,
+        }
+        return {
+            "budget": budget,
+            "accounting": self.accounting,
+            "codec": self.codec.name,
+            "quality": self.quality,
+            "encoder": self.codec.encoder,
+            "classes": classes,
+            "notes": self.notes,
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "ReplayMemory":
+        """Open a memory file; its images stay mapped, not read.
+
+        Raises:
+            MemoryFileError: missing, damaged, or not a memory file.
+        """
+        file = MemoryFile(path)
+        meta = file.meta
+        budget = Budget(*(meta["budget"][key] for key in ("amount", "unit", "original_bytes")))
+        memory = cls(
+            budget,
+            meta["codec"],
+            meta["quality"],
+            accounting=meta["accounting"],
+            class_names={entry["label"]: entry["name"] for entry in meta["classes"]},
+        )
+        memory.notes = meta["notes"]
+        memory._replace(from_file(file))
+        memory._file = file
+        return memory
+
+    def __getstate__(self) -> dict[str, Any]:
+        """By path where a file holds it; else by tensors, which processes share."""
+        if self._file is not None:
+            return {"path": self._file.path, "sha256": self._file.sha256}
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "path" not in state:
+            self.__dict__.update(state)
+            return
+        loaded = ReplayMemory.load(state["path"])
+        assert loaded._file is not None
+        if loaded._file.sha256 != state["sha256"]:
+            raise MemoryFileError(f"{state['path']}: replaced since the memory was pickled")
+        self.__dict__.update(copy.copy(loaded.__dict__))
+
+
+def _tensor_of(grown: Growing) -> Tensor:
+    return torch.frombuffer(
+        bytearray(b"".join(item.body for item in grown.items)), dtype=torch.uint8
+    )
+
+
+def _photos(label: int, images: Iterable[Photo | bytes | Pixels]) -> Iterator[Photo]:
+    """Photos as they are; bytes and pixels with an id made of label and rank."""
+    for rank, image in enumerate(images):
+        if isinstance(image, Photo):
+            yield image
+        else:
+            yield Photo(f"{label}/{rank}", partial(_same, image))
+
+
+def _same(image: bytes | Pixels) -> bytes | Pixels:
+    return image

@@ -1,0 +1,227 @@
+"""Which compression quality: volumes of features and their ratio (Sec. 4).
+
+R_q = Vol(compressed) / Vol(original), where the volume is that of the
+parallelotope spanned by unit feature rows. The quality chosen is the one that
+buys most images while |R_q - 1| < epsilon.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from mrdc.errors import UsageError, VolumeError
+
+Rule = Literal["contiguous", "paper"]
+Volume = Literal["gram", "ridge"]
+
+SINGULAR = 1e-10  # an eigenvalue below this cannot be told from fp32 rounding of features
+RIDGE = 0.1  # lambda of the ridge volume
+
+
+def gram(features: Tensor) -> Tensor:
+    """Inner products of the rows scaled to length 1, in float64, shape (n, n)."""
+    rows = torch.nn.functional.normalize(features.double(), dim=1)
+    return rows @ rows.T
+
+
+def log_volume(features: Tensor, volume: Volume = "gram") -> float:
+    """Log-volume spanned by feature rows scaled to length 1, shape (n, d).
+
+    Half the log-determinant of the Gram matrix L (Sec. 4.2), in logs because
+    det underflows for many similar rows; -inf where rows coincide. The
+    non-paper "ridge" volume is half of log det(I + L / 0.1), finite for any n.
+
+    Raises:
+        VolumeError: n > d, where every volume is zero.
+    """
+    n, d = features.shape
+    kernel = gram(features)
+    if volume == "ridge":
+        identity = torch.eye(n, dtype=kernel.dtype, device=kernel.device)
+        return 0.5 * float(torch.linalg.slogdet(identity + kernel / RIDGE).logabsdet)
+    if n > d:
+        raise VolumeError(
+            f"features has {n} rows in {d} dimensions, so its volume is zero; pass at most "
+            f"{d} rows, or use volume='ridge' (not the paper's)"
+        )
+    eigenvalues = torch.linalg.eigvalsh(kernel)
+    if eigenvalues[0] < SINGULAR:
+        return -math.inf
+    return 0.5 * float(eigenvalues.log().sum())
+
+
+def volume_ratio(original: Tensor, compressed: Tensor, volume: Volume = "gram") -> float:
+    """R_q of one set: features (n, d) of images before and after compression."""
+    return math.exp(log_volume(compressed, volume) - log_volume(original, volume))
+
+
+@dataclass(frozen=True)
+class PhaseRatio:
+    """R_q over the classes of a phase.
+
+    Attributes:
+        log: mean over classes of log Vol(compressed) - log Vol(original).
+        by_class: the same for each class in that mean.
+        excluded: classes left out, and why.
+    """
+
+    log: float
+    by_class: dict[str, float]
+    excluded: dict[str, str]
+
+    @property
+    def value(self) -> float:
+        """R_q: the geometric mean of the classes' ratios."""
+        return math.exp(self.log)
+
+
+def phase_ratio(
+    features: Mapping[str, tuple[Tensor, Tensor]], volume: Volume = "gram"
+) -> PhaseRatio:
+    """R_q of a phase, from (original, compressed) features of each class.
+
+    A class whose volume is zero, or that has one image (its volume is 1 at
+    any quality), says nothing about quality: it is left out and named.
+    """
+    by_class: dict[str, float] = {}
+    excluded: dict[str, str] = {}
+    for name, (original, compressed) in features.items():
+        logs = [log_volume(rows, volume) for rows in (original, compressed)]
+        if len(original) < 2:
+            excluded[name] = "one image"
+        elif math.isinf(logs[0]):
+            excluded[name] = "originals that look the same to the embedding"
+        elif math.isinf(logs[1]):
+            excluded[name] = "images that look the same once compressed"
+        else:
+            by_class[name] = logs[1] - logs[0]
+    mean = sum(by_class.values()) / len(by_class) if by_class else math.nan
+    return PhaseRatio(mean, by_class, excluded)
+
+
+# The exact k-DPP that the paper sets aside as too expensive
+
+
+def log_normaliser(features: Tensor, k: int) -> float:
+    """Log of the sum of det(L_M) over all subsets M of k rows.
+
+    It is the k-th elementary symmetric polynomial of the eigenvalues of L,
+    by recursion over them in log space; -inf where k exceeds the rank.
+    """
+    if not 0 <= k <= len(features):
+        raise UsageError(f"k must be from 0 to {len(features)} rows, got {k}")
+    eigenvalues = torch.linalg.eigvalsh(gram(features)).cpu()
+    sums = torch.full((k + 1,), -math.inf, dtype=torch.float64)
+    sums[0] = 0.0
+    for log_eigenvalue in eigenvalues[eigenvalues > SINGULAR].log():
+        sums[1:] = torch.logaddexp(sums[1:], sums[:-1] + log_eigenvalue)
+    return float(sums[k])
+
+
+def log_subset_probability(features: Tensor, subset: Sequence[int] | Tensor) -> float:
+    """Log-probability that the k-DPP over all rows (n, d) draws just this subset."""
+    rows = torch.as_tensor(subset)
+    return 2 * log_volume(features[rows]) - log_normaliser(features, len(rows))
+
+
+def log_partition_ratio(original: Tensor, compressed: Tensor, k: int) -> float:
+    """Log Z_q: the k-DPP normaliser of all originals over that of all compressed.
+
+    R_q^2 Z_q is then P(compressed subset) / P(original subset), and the
+    paper's second goal is L_2 = |R_q^2 Z_q - 1|.
+    """
+    return log_normaliser(original, k) - log_normaliser(compressed, k)
+
+
+# The choice
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A codec and quality, what it would store, and how faithful that is.
+
+    Attributes:
+        quantity: images that fit the budget, and `bytes` their bytes.
+        log_volume_ratio: log R_q; nan where it cannot be had.
+        excluded: classes left out of R_q, and why.
+        feasible: whether the rule allows it.
+        verdict: why, in words.
+    """
+
+    codec: str
+    quality: int | None
+    quantity: int
+    bytes: int
+    log_volume_ratio: float
+    excluded: Mapping[str, str]
+    feasible: bool = False
+    verdict: str = ""
+
+    @property
+    def volume_ratio(self) -> float:
+        """R_q."""
+        return math.exp(self.log_volume_ratio)
+
+    def __str__(self) -> str:
+        return self.codec if self.quality is None else f"{self.codec} {self.quality}"
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+def judge(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0.5) -> list[C]:
+    """Candidates with `feasible` and `verdict` set, in the order given.
+
+    `contiguous`: from a codec's best quality down, stop before the first
+    failure, since R_q can dip below 1 and come back. `paper`: any that passes.
+    """
+    if rule not in ("contiguous", "paper"):
+        raise UsageError(f"rule must be 'contiguous' or 'paper', got {rule!r}")
+    if not epsilon > 0:
+        raise UsageError(f"epsilon must be above 0, got {epsilon}")
+    candidates = list(candidates)
+    judged: dict[int, C] = {}
+    ordered = sorted(enumerate(candidates), key=lambda pair: _order(pair[1]))
+    for _, group in groupby(ordered, key=lambda pair: pair[1].codec):
+        failed = False
+        for index, candidate in group:
+            distance = abs(candidate.volume_ratio - 1)
+            if candidate.quantity == 0:
+                feasible, verdict = False, candidate.verdict
+            elif not distance < epsilon:  # nan fails too
+                feasible, verdict = False, "too far from 1"
+            elif failed and rule == "contiguous":
+                feasible, verdict = False, "a better quality fails"
+            else:
+                feasible, verdict = True, "passes"
+            failed |= not feasible
+            judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
+    return [judged[index] for index in range(len(candidates))]
+
+
+def _order(candidate: Candidate) -> tuple[str, int]:
+    return candidate.codec, -(candidate.quality or 0)
+
+
+def choose_quality(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0.5) -> C:
+    """The feasible candidate that stores most images.
+
+    Where several store the same number (all images fit) the best quality is
+    taken: saving bytes that nobody needs is no reason to distort.
+
+    Raises:
+        UsageError: none is feasible; give `original` as a candidate, which always is.
+    """
+    feasible = [c for c in judge(candidates, rule, epsilon) if c.feasible]
+    if not feasible:
+        raise UsageError("no candidate passes; add the codec 'original', whose R_q is 1")
+    most = max(candidate.quantity for candidate in feasible)
+    return min(
+        (candidate for candidate in feasible if candidate.quantity == most),
+        key=lambda c: (-(c.quality or 101), abs(c.log_volume_ratio), c.bytes),
+    )

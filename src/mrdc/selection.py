@@ -1,0 +1,114 @@
+"""Which images represent a class: features (n, d) and a count to ranked indices.
+
+Each selector returns `min(count, n)` distinct indices, best first, and a
+shorter answer is the beginning of a longer one.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ranking = NDArray[np.intp]
+Seed = int | Sequence[int]
+Selector = Callable[[ArrayLike, int, Seed], Ranking]
+
+GRAM_LIMIT = 4096  # above this many rows, similarities are made when needed
+
+
+def unit_rows(features: ArrayLike) -> NDArray[np.float64]:
+    """Rows scaled to length 1, in float64; a zero row stays zero."""
+    rows = np.asarray(features, dtype=np.float64)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms > 0, norms, 1.0)
+
+
+def _similarities(rows: NDArray[np.float64]) -> Callable[[int], NDArray[np.float64]]:
+    """A function from an index to its inner products with all rows."""
+    if len(rows) > GRAM_LIMIT:
+        return lambda index: rows @ rows[index]
+    gram = rows @ rows.T
+    return lambda index: gram[index]
+
+
+def herding(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
+    """Herding as published: repeats are allowed and change what comes next.
+
+    w starts at the mean of the unit features; the row closest to w is picked,
+    then w grows by the mean minus that row. A row picked before adds no rank.
+    The published code gives up after 1,000 steps; here repeats are passed over
+    from then on (later for large classes), so that every row gets a rank.
+    """
+    rows = unit_rows(features)
+    return _herd(rows, count, repeats_until=max(1000, 2 * len(rows)))
+
+
+def herding_noreplace(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
+    """Herding in which a row can be picked once only."""
+    return _herd(unit_rows(features), count, repeats_until=0)
+
+
+def _herd(rows: NDArray[np.float64], count: int, repeats_until: int) -> Ranking:
+    similar = _similarities(rows)
+    to_mean = rows @ rows.mean(axis=0)
+    scores = to_mean.copy()
+    ranking: dict[int, None] = {}  # ordered, and quick to ask
+    for step in itertools.count():
+        if len(ranking) >= min(count, len(rows)):
+            break
+        if step >= repeats_until:
+            scores[list(ranking)] = -np.inf
+        pick = int(scores.argmax())
+        ranking[pick] = None
+        scores += to_mean - similar(pick)
+    return np.array(list(ranking), dtype=np.intp)
+
+
+def nearest_mean(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
+    """Rows by distance to the mean of the unit features, nearest first."""
+    rows = unit_rows(features)
+    distances = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+    return np.argsort(distances, kind="stable")[:count]
+
+
+def random_choice(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
+    """A seeded permutation; does not look at the features."""
+    n = np.shape(features)[0]
+    return np.random.default_rng(seed).permutation(n)[:count]
+
+
+def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
+    """Greedy search for the rows that span the largest volume.
+
+    Each pick is the row farthest from the span of those before it, kept up to
+    date by an incremental Cholesky factor. Once the span is full, by index.
+    """
+    rows = unit_rows(features)
+    n = len(rows)
+    similar = _similarities(rows)
+    residual = np.einsum("ij,ij->i", rows, rows)
+    count = min(count, n)
+    factor = np.zeros((count, n))
+    ranking: list[int] = []
+    while len(ranking) < count:
+        pick = int(residual.argmax())
+        if residual[pick] < 1e-10:
+            rest = np.setdiff1d(np.arange(n), ranking)[: count - len(ranking)]
+            return np.array([*ranking, *rest], dtype=np.intp)
+        k = len(ranking)
+        row = (similar(pick) - factor[:k, pick] @ factor[:k]) / np.sqrt(residual[pick])
+        factor[k] = row
+        residual -= row**2
+        residual[pick] = -np.inf
+        ranking.append(pick)
+    return np.array(ranking, dtype=np.intp)
+
+
+SELECTORS: dict[str, Selector] = {
+    "herding": herding,
+    "herding_noreplace": herding_noreplace,
+    "nearest_mean": nearest_mean,
+    "random_choice": random_choice,
+    "dpp_greedy": dpp_greedy,
+}

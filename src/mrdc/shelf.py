@@ -1,0 +1,126 @@
+"""The images of one class, as stored, and their way into the memory file."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mrdc.codec.jpeg import join
+from mrdc.store import MemoryFile, join_names, split_names
+
+
+class Payload(Protocol):
+    """Bytes that can be sliced: a tensor, a mapped array or a spool."""
+
+    def __getitem__(self, part: slice, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The images of one class, in rank order."""
+
+    payload: Payload
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    shared: NDArray[np.bool_]  # stored without `tables`
+    kept: NDArray[np.bool_]  # source bytes
+    sources: bytes
+    tables: bytes
+    codec: str
+    quality: int | None
+    encoder: str
+    duplicates: int
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.sizes.sum())
+
+    def body(self, rank: int) -> bytes:
+        """Stored bytes of an image."""
+        start = int(self.starts[rank])
+        part = self.payload[start : start + int(self.sizes[rank])]
+        return part if isinstance(part, bytes) else np.asarray(part).tobytes()
+
+    def stream(self, rank: int) -> bytes:
+        """The whole encoded image, as a file would hold it."""
+        return join(self.tables, self.body(rank)) if self.shared[rank] else self.body(rank)
+
+    def cut(self, count: int) -> "Shelf":
+        """The first so many images."""
+        if count == len(self):
+            return self
+        payload = self.payload
+        if isinstance(payload, Tensor):  # give the memory back
+            payload = payload[: self.sizes[:count].sum()].clone()
+        return replace(
+            self,
+            payload=payload,
+            starts=self.starts[:count].copy(),
+            sizes=self.sizes[:count].copy(),
+            shared=self.shared[:count].copy(),
+            kept=self.kept[:count].copy(),
+            sources=join_names(split_names(self.sources)[:count]),
+        )
+
+
+def table_bytes(shelves: Mapping[int, Shelf], tables: bytes = b"") -> int:
+    """Bytes of the headers in use, and of one about to be, each counted once."""
+    used = {shelf.tables for shelf in shelves.values() if shelf.shared.any()}
+    return sum(map(len, used | {tables}))
+
+
+def to_arrays(shelves: Mapping[int, Shelf]) -> tuple[dict[str, NDArray[Any]], list[bytes]]:
+    """Arrays of the memory file, all but the payload, and the tables they point to."""
+    tables = list(dict.fromkeys(s.tables for s in shelves.values() if s.shared.any()))
+    columns: dict[str, list[Any]] = {"sizes": [], "ranks": [], "tables": [], "kept": []}
+    digests, labels = [], []
+    for label, shelf in shelves.items():
+        labels += [label] * len(shelf)
+        digests += [hashlib.sha256(shelf.stream(rank)).digest() for rank in range(len(shelf))]
+        columns["sizes"] += shelf.sizes.tolist()
+        columns["ranks"] += range(len(shelf))
+        columns["tables"] += [tables.index(shelf.tables) if s else -1 for s in shelf.shared]
+        columns["kept"] += shelf.kept.tolist()
+    sources = b"".join(shelf.sources for shelf in shelves.values())
+    arrays = {
+        "offsets": np.cumsum([0, *columns["sizes"]], dtype="<i8"),
+        "digests": np.frombuffer(b"".join(digests), "u1").reshape(-1, 32),
+        "labels": np.array(labels, "<i4"),
+        "ranks": np.array(columns["ranks"], "<i4"),
+        "tables": np.array(columns["tables"], "<i2"),
+        "kept": np.array(columns["kept"], "u1"),
+        "sources": np.frombuffer(sources, "u1"),
+    }
+    return arrays, tables
+
+
+def from_file(file: MemoryFile) -> dict[int, Shelf]:
+    """The shelves of a memory file, by label; images stay mapped."""
+    arrays, names = file.arrays, file.sources
+    shelves, begin = {}, 0
+    for entry in file.meta["classes"]:
+        end = begin + entry["items"]
+        part = slice(begin, end)
+        tables = arrays["tables"][part]
+        shelves[entry["label"]] = Shelf(
+            payload=arrays["payload"],
+            starts=arrays["offsets"][part],
+            sizes=np.diff(arrays["offsets"][begin : end + 1]),
+            shared=tables >= 0,
+            kept=arrays["kept"][part].astype(bool),
+            sources=join_names(names[part]),
+            tables=file.tables[tables.max()] if tables.max() >= 0 else b"",
+            codec=entry["codec"],
+            quality=entry["quality"],
+            encoder=entry["encoder"],
+            duplicates=entry["duplicates"],
+        )
+        begin = end
+    return shelves

@@ -1,0 +1,225 @@
+"""The memory file: one safetensors file, mapped, checked and written whole.
+
+Arrays: `offsets`, `digests`, `labels`, `ranks`, `tables`, `kept`, `sources` and, last,
+`payload` (all encoded images end to end). Metadata: `format`, `memory` (JSON)
+and `sha256`, taken over the header with that field zeroed and over every array
+but the payload. Since `digests` holds the SHA-256 of each image, that one hash
+vouches for the whole file, yet checking it reads only the index.
+"""
+
+import base64
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from mrdc.codec.jpeg import join
+from mrdc.errors import MemoryFileError, OutputError
+
+FORMAT = "mrdc-memory-1"
+ZEROS = b"0" * 64  # where the digest will stand
+DTYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "U8": np.dtype("u1"),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", "payload")
+ITEM_BYTES = 8 + 32 + 4 + 4 + 2 + 1  # of the index, for each image, and its source's name
+HEADER_BYTES = 4096  # of the header, beside the JSON metadata, at most
+
+
+class MemoryFile:
+    """A memory file opened for reading; the payload stays on disk.
+
+    Raises:
+        MemoryFileError: missing, not a memory file, cut short, or an index
+            that does not match its checksum.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        try:
+            with safe_open(self.path, framework="numpy"):
+                pass  # refuses a header that is malformed or does not span the file
+            with self.path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                raw = file.read(length)
+        except FileNotFoundError:
+            raise MemoryFileError(f"{path}: no such memory file") from None
+        except SafetensorError as error:
+            raise MemoryFileError(
+                f"{path}: not a memory file, or cut short or damaged ({error})"
+            ) from None
+        except OSError as error:
+            raise MemoryFileError(f"{path}: cannot be read ({error.strerror})") from None
+        header = json.loads(raw)
+        metadata = header.pop("__metadata__", {})
+        if metadata.get("format") != FORMAT or tuple(header) != ARRAYS:
+            raise MemoryFileError(f"{path}: not a memory file of mrdc, or damaged")
+        self.sha256: str = metadata.get("sha256", "")
+        index = np.memmap(self.path, "u1", "r")[8 + length :][
+            : header["payload"]["data_offsets"][0]
+        ]
+        if index_digest(raw.replace(self.sha256.encode(), ZEROS), [index]) != self.sha256:
+            raise MemoryFileError(f"{path}: the index does not match its checksum: damaged")
+        self.arrays = {name: self._array(8 + length, entry) for name, entry in header.items()}
+        self.meta: dict[str, Any] = json.loads(metadata["memory"])
+        self.tables = [base64.b64decode(table) for table in self.meta["tables"]]
+
+    def _array(self, start: int, entry: dict[str, Any]) -> NDArray[Any]:
+        begin, end = entry["data_offsets"]
+        dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
+        if begin == end:
+            return np.empty(shape, dtype)
+        return np.memmap(self.path, dtype, "r", start + begin, shape)
+
+    def __len__(self) -> int:
+        return len(self.arrays["labels"])
+
+    @property
+    def image_bytes(self) -> int:
+        """What the budget is charged: encoded images and the tables they share."""
+        return self.arrays["payload"].nbytes + sum(map(len, self.tables))
+
+    @property
+    def sources(self) -> list[str]:
+        """Where each image came from, in the order of the file."""
+        return split_names(self.arrays["sources"].tobytes())
+
+    def stream(self, index: int) -> bytes:
+        """The whole encoded image: tables put back, as a file would hold it."""
+        begin, end = self.arrays["offsets"][index : index + 2]
+        body = self.arrays["payload"][begin:end].tobytes()
+        table = self.arrays["tables"][index]
+        return body if table < 0 else join(self.tables[table], body)
+
+    def intact(self, index: int) -> bool:
+        """Whether an image still has the SHA-256 it was stored with."""
+        digest: bytes = self.arrays["digests"][index].tobytes()
+        return hashlib.sha256(self.stream(index)).digest() == digest
+
+
+def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
+    """SHA-256 of the header, its own digest zeroed, and of what stands before the payload."""
+    digest = hashlib.sha256(header)
+    for array in index:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def join_names(names: Iterable[str]) -> bytes:
+    """Names as one run of bytes, a NUL after each."""
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
+def split_names(data: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in data.split(b"\0")[:-1]]
+
+
+def write_memory(
+    path: Path,
+    arrays: dict[str, NDArray[Any]],
+    payload: Iterable[bytes | memoryview],
+    payload_bytes: int,
+    meta: dict[str, Any],
+    tables: list[bytes],
+) -> None:
+    """Write a memory file in one piece, or not at all.
+
+    Args:
+        arrays: every array of the file but the payload.
+        payload: the stored bytes, in order, `payload_bytes` in all.
+        meta: what goes into the JSON metadata.
+        tables: shared JPEG headers, to which the array `tables` points.
+    """
+    encoded = [base64.b64encode(table).decode() for table in tables]
+    header: dict[str, Any] = {
+        "__metadata__": {
+            "format": FORMAT,
+            "sha256": ZEROS.decode(),
+            "memory": json.dumps({**meta, "tables": encoded}, sort_keys=True),
+        }
+    }
+    position = 0
+    for name in ARRAYS:
+        array = arrays.get(name)
+        size = payload_bytes if array is None else array.nbytes
+        header[name] = {
+            "dtype": "U8" if array is None else NAMES[array.dtype],
+            "shape": [size] if array is None else list(array.shape),
+            "data_offsets": [position, position + size],
+        }
+        position += size
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    index = [arrays[name] for name in ARRAYS[:-1]]
+    digest = index_digest(raw, index).encode()
+    with whole_file(path) as file:
+        file.write(len(raw).to_bytes(8, "little"))
+        file.write(raw.replace(ZEROS, digest, 1))
+        for array in index:
+            file.write(np.ascontiguousarray(array).data)
+        for piece in payload:
+            file.write(piece)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is complete and synced.
+
+    Raises:
+        OutputError: it cannot be written; what was there before is untouched.
+    """
+    with output_errors(path):
+        descriptor, temporary = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to write into a message that names the file."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free some space or choose another place; " if full else ""
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}): {hint}nothing was kept"
+        ) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,210 @@
+"""Look at a folder once: what images there are, what they look like, their ranks."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrdc.budget import Budget, parse_budget
+from mrdc.codec import CODECS, Codec, lookup
+from mrdc.data.images import ImageSet, open_images
+from mrdc.embedding import Embedder, FeatureCache, default_cache, embed, load_embedder
+from mrdc.errors import DataError, ImageError, UsageError
+from mrdc.image import Photo
+from mrdc.memory import ReplayMemory
+from mrdc.selection import SELECTORS, Ranking, random_choice
+from mrdc.settings import PlanSettings
+
+Progress = Callable[[str, int], Callable[[int], None]]
+
+
+def quiet(stage: str, total: int) -> Callable[[int], None]:
+    """Progress for nobody."""
+    return lambda count: None
+
+
+@dataclass
+class Survey:
+    """What is known of a folder before any quality is tried."""
+
+    settings: PlanSettings
+    progress: Progress
+    images: ImageSet
+    embedder: Embedder | None
+    cache: FeatureCache | None
+    features: list[Tensor] = field(default_factory=list)  # by class; no columns if not needed
+    skipped: list[str] = field(default_factory=list)
+    start: float = field(default_factory=time.perf_counter)
+
+    @property
+    def budget(self) -> Budget:
+        return parse_budget(self.settings.budget, self.images.original_bytes)
+
+    @property
+    def budget_bytes(self) -> int:
+        return self.budget.total_bytes(len(self.images.classes))
+
+    @property
+    def skip(self) -> Callable[[ImageError], None] | None:
+        """Notes an unreadable image, where the settings let us go on without it."""
+        return self._note if self.settings.skip_bad else None
+
+    def _note(self, error: ImageError) -> None:
+        if str(error) not in self.skipped:
+            self.skipped.append(str(error))
+
+    def embed(self, photos: Sequence[Photo], stage: str) -> tuple[Tensor, list[int]]:
+        """Features of the photos that can be read, and which those are."""
+        assert self.embedder is not None
+        return embed(
+            photos,
+            self.embedder,
+            cache=self.cache,
+            threads=self.settings.threads,
+            skip=self.skip,
+            progress=self.progress(stage, len(photos)),
+        )
+
+    def rank(self, features: Sequence[Tensor]) -> list[Ranking]:
+        """Ranked indices of each class."""
+        select = lookup(SELECTORS, self.settings.select, "selector")
+        seed = self.settings.seed
+        return [select(rows, len(rows), (seed, label)) for label, rows in enumerate(features)]
+
+    def build(
+        self,
+        codec: Codec,
+        quality: int | None,
+        rankings: Sequence[Ranking],
+        folder: Path,
+        budget: Budget | None = None,
+    ) -> ReplayMemory:
+        """The memory that a codec and quality give, spooled to an unnamed file in `folder`.
+
+        A budget that the user wrote in bytes bounds the whole memory file, so
+        room is left for its index.
+        """
+        memory = ReplayMemory(
+            budget or self.budget,
+            codec,
+            quality,
+            accounting=self.settings.accounting,
+            class_names=dict(enumerate(self.images.classes)),
+            spool=folder,
+        )
+        photos = enumerate(zip(self.images.photos, rankings, strict=True))
+        memory.add(
+            {label: [class_[index] for index in order] for label, (class_, order) in photos},
+            threads=self.settings.threads,
+            skip=self.skip,
+            progress=self.progress(f"encoding {codec.name} {quality or ''}", len(self.images)),
+        )
+        if budget is None and memory.budget.unit == "bytes":
+            whole = memory.budget
+            memory.rebudget(max(1, memory.budget_bytes - memory.index_bytes))
+            memory.budget = whole
+        return memory
+
+
+def survey(
+    settings: PlanSettings, progress: Progress = quiet, embedder: Embedder | None = None
+) -> Survey:
+    """Open the images, check them, and embed them where that will be needed.
+
+    Raises:
+        MrdcError: settings or images that cannot be used.
+    """
+    searching = len(search_space(settings)) > 1
+    select = lookup(SELECTORS, settings.select, "selector")
+    parse_budget(settings.budget, original_bytes=1.0)  # refuse nonsense before any work
+    images = open_images(settings.photos)
+    if not searching and select is random_choice:
+        seen = Survey(settings, progress, images, None, None)
+        _check_classes(seen)
+        seen.features = [torch.empty(len(photos), 0) for photos in seen.images.photos]
+        return seen
+    embedder = embedder or load_embedder(settings.embed, settings.weights)
+    cached = settings.cache and embedder.key is not None
+    cache = FeatureCache(default_cache(), str(embedder.key)) if cached else None
+    seen = Survey(settings, progress, images, embedder, cache)
+    _check_classes(seen)
+    _embed_all(seen)
+    return seen
+
+
+def search_space(settings: PlanSettings) -> list[tuple[Codec, int | None]]:
+    """Every codec with every quality, best first.
+
+    Raises:
+        UsageError: an unknown codec, or a quality that it does not have.
+    """
+    if not settings.codec or not settings.quality:
+        raise UsageError("--codec and --quality need at least one value each")
+    if settings.threads is not None and settings.threads < 1:
+        raise UsageError(f"--threads must be 1 or more, got {settings.threads}")
+    space: list[tuple[Codec, int | None]] = []
+    for name in dict.fromkeys(settings.codec):
+        codec = lookup(CODECS, name, "codec")
+        best_first = sorted(set(settings.quality), reverse=True)
+        for quality in best_first if codec.qualities else [None]:
+            codec.check_quality(quality)
+            space.append((codec, quality))
+    return space
+
+
+def _check_classes(seen: Survey) -> None:
+    """Refuse classes without images or with one; with skip_bad, note the empty ones."""
+    for name, photos in zip(seen.images.classes, seen.images.photos, strict=True):
+        if seen.skip is not None:
+            continue
+        if not photos:
+            raise DataError(
+                f"class {name!r} has no image: add some, remove it, or pass --skip-bad to go "
+                "on without it"
+            )
+        if len(photos) == 1:
+            raise DataError(
+                f"class {name!r} has one image ({photos[0].id}), whose volume is 1 at any "
+                "quality: add images, remove it, or pass --skip-bad to keep it and leave it "
+                "out of R_q"
+            )
+    _drop_empty(seen)
+
+
+def _drop_empty(seen: Survey) -> None:
+    """Leave classes without images out of the set, and note them."""
+    images = seen.images
+    full = [bool(photos) for photos in images.photos]
+    for name, any_left in zip(images.classes, full, strict=True):
+        if not any_left:
+            seen.skipped.append(f"class {name!r}: no readable image")
+    if not any(full):
+        raise DataError(f"{seen.settings.photos}: no readable image in any class")
+    seen.images = replace(
+        images,
+        classes=tuple(compress(images.classes, full)),
+        photos=tuple(compress(images.photos, full)),
+        sizes=tuple(compress(images.sizes, full)),
+    )
+
+
+def _embed_all(seen: Survey) -> None:
+    """Features of every original; unreadable ones leave the set."""
+    images = seen.images
+    photos = [photo for class_ in images.photos for photo in class_]
+    rows, good = seen.embed(photos, "embedding originals")
+    readable = np.isin(np.arange(len(photos)), good)
+    ends = np.cumsum([len(class_) for class_ in images.photos])[:-1]
+    masks = [mask.tolist() for mask in np.split(readable, ends)]
+    seen.images = replace(
+        images,
+        photos=tuple(list(compress(p, m)) for p, m in zip(images.photos, masks, strict=True)),
+        sizes=tuple(list(compress(s, m)) for s, m in zip(images.sizes, masks, strict=True)),
+    )
+    _drop_empty(seen)
+    seen.features = list(torch.split(rows, [len(class_) for class_ in seen.images.photos]))
