@@ -80,7 +80,7 @@ def level(total: int, needs: Sequence[int], growing: int = 0) -> int:
     others. `needs` are the bytes of classes that want no more than that;
     `growing` classes take whatever they can get.
     """
-    left = len(needs) + growing
+    total, left = max(total, 0), len(needs) + growing
     for need in sorted(needs):
         if need > total // left:
             break
@@ -95,6 +95,7 @@ def share(total: int, sizes: Sequence[ArrayLike]) -> list[int]:
     Every class is cut at the common level; what is left over is offered, one
     image each, to the classes that hold the fewest bytes.
     """
+    total = max(total, 0)
     sums = [np.cumsum([0, *np.asarray(of_class)]) for of_class in sizes]
     limit = level(total, [int(s[-1]) for s in sums])
     counts = [int(np.searchsorted(s, limit, side="right")) - 1 for s in sums]

@@ -33,7 +33,7 @@ class Embedder:
     network: Network
     size: int = 224
     key: str | None = None
-    batch_size: int = 8  # keeps a CPU's caches warm; results do not depend on it
+    batch_size: int = 64
 
 
 def load_embedder(name: str | Network | Embedder, weights: Path | None = None) -> Embedder:
@@ -56,10 +56,6 @@ def load_embedder(name: str | Network | Embedder, weights: Path | None = None) -
     if name.startswith("torchvision:"):
         return _torchvision(name.removeprefix("torchvision:"), weights)
     raise UsageError(f"unknown embed {name!r}: choose lite0, or torchvision:NAME with --weights")
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _lite0() -> Embedder:
@@ -112,18 +108,27 @@ def _wrap(
     std: tuple[float, ...],
     key: str,
 ) -> Embedder:
-    """Fp32 without TF32, evaluation mode, channels last, on the GPU where there is one."""
-    device = _device()
+    """Fp32 without TF32, evaluation mode, channels last, on the GPU where there is one.
+
+    Batches are filled up and never run by one thread, since torch picks kernels
+    by batch size and threads, and their rounding differs.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch_size = 8 if device.type == "cpu" else 128  # 8 images fit a CPU's caches
     network.eval().to(device).to(memory_format=torch.channels_last)
     shift = torch.tensor(mean, device=device).view(3, 1, 1)
     scale = torch.tensor(std, device=device).view(3, 1, 1)
 
     def run(images: Tensor) -> Tensor:
-        x = (images.to(device).float() - shift) / scale
+        if torch.get_num_threads() == 1:
+            torch.set_num_threads(2)
+        full = torch.zeros(batch_size, *images.shape[1:], device=device)
+        full[: len(images)] = images.to(device)
+        x = ((full - shift) / scale).contiguous(memory_format=torch.channels_last)
         with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-            return features(x.contiguous(memory_format=torch.channels_last))
+            return features(x)[: len(images)]
 
-    return Embedder(run, key=f"{key}-{device.type}", batch_size=8 if device.type == "cpu" else 128)
+    return Embedder(run, key=f"{key}-{device.type}", batch_size=batch_size)
 
 
 def embed(

@@ -7,6 +7,7 @@ the outcome does not depend on the number of threads.
 import hashlib
 import os
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -52,12 +53,12 @@ def encode(photo: Photo, codec: Codec, quality: int | None, tables: bytes) -> It
     if codec.name == "original" and source is not None:
         return _item(photo.id, source, b"", kept=True)
     try:
-        item = _item(photo.id, codec.encode(pixels, quality), tables)
+        stream = codec.encode(pixels, quality)
     except ImageError as error:
         raise ImageError(f"{photo.id}: {error}") from None
-    if source is not None and len(source) <= len(item.body):
+    if source is not None and len(source) <= len(stream):
         return _item(photo.id, source, b"", kept=True)
-    return item
+    return _item(photo.id, stream, tables)
 
 
 def _item(source: str, stream: bytes, tables: bytes, kept: bool = False) -> Item:
@@ -74,6 +75,7 @@ class Spool:
         self.folder = folder
         with output_errors(folder):
             self._file = tempfile.TemporaryFile(dir=folder)
+        weakref.finalize(self, self._file.close)
         self._end = 0
 
     def append(self, body: bytes) -> int:

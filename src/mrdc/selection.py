@@ -82,12 +82,13 @@ def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     """Greedy search for the rows that span the largest volume.
 
     Each pick is the row farthest from the span of those before it, kept up to
-    date by an incremental Cholesky factor. Once the span is full, by index.
+    date by an incremental Cholesky factor; ties, such as the first pick, go to
+    the lower index, and so does everything once the span is full.
     """
     rows = unit_rows(features)
     n = len(rows)
     similar = _similarities(rows)
-    residual = np.einsum("ij,ij->i", rows, rows)
+    residual = rows.any(axis=1).astype(np.float64)  # squared lengths
     count = min(count, n)
     factor = np.zeros((count, n))
     ranking: list[int] = []

@@ -14,8 +14,8 @@ class PlanSettings:
     """Settings that `plan` and `pack` share."""
 
     photos: tyro.conf.Positional[Path]
-    """A folder per class, a folder with train/ and test/ of such, a .csv of path,label, or a
-    WebDataset .tar."""
+    """A folder per class, a folder with train/ and test/ of such, a .csv of path,label, a
+    WebDataset .tar, or textures (built in)."""
     budget: str
     """20/class, "2000 originals", or bytes such as 200MB (which then bound the whole file)."""
     codec: tuple[str, ...] = ("jpeg",)

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mrdc.codec import CODECS
+from mrdc.data import DATASETS
 from mrdc.selection import SELECTORS
 from mrdc.store import MemoryFile
 
@@ -27,6 +28,11 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def ratio(value: float) -> str:
+    """R_q for people: 0.766, 4e+05 or nan."""
+    return f"{value:.3f}" if value < 100 else f"{value:.0e}"
+
+
 def table(*columns: str) -> Table:
     """A plain table, numbers to the right; a column that ends in < goes left."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -41,7 +47,7 @@ def names() -> dict[str, list[str]]:
         "methods": [],
         "codecs": list(CODECS),
         "selectors": list(SELECTORS),
-        "datasets": [],
+        "datasets": list(DATASETS),
         "presets": [],
         "studies": [],
     }
@@ -90,7 +96,7 @@ def plan(console: Console, found: "Plan") -> None:
             f"{each:,.0f}",
             f"{candidate.quantity:,}",
             f"{candidate.per_class[1]:.1f}",
-            f"{candidate.volume_ratio:.3f}",
+            ratio(candidate.volume_ratio),
         ]
         if exact:
             cells.append(f"{candidate.exact['l2']:.3f}" if candidate.exact else "")

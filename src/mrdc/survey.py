@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mrdc.budget import Budget, parse_budget
 from mrdc.codec import CODECS, Codec, lookup
-from mrdc.data.images import ImageSet, open_images
+from mrdc.data import open_images
+from mrdc.data.images import ImageSet
 from mrdc.embedding import Embedder, FeatureCache, default_cache, embed, load_embedder
 from mrdc.errors import DataError, ImageError, UsageError
 from mrdc.image import Photo

@@ -1,0 +1,21 @@
+"""Labelled images: built-in sets by name, and whatever people have."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from mrdc.data.images import ImageSet, read_images
+from mrdc.data.textures import textures
+
+DATASETS: dict[str, Callable[[], ImageSet]] = {"textures": textures}
+
+
+def open_images(source: str | os.PathLike[str]) -> ImageSet:
+    """A built-in set by its name, or a folder, CSV or tar of labelled images.
+
+    Raises:
+        DataError: nothing there, or not in one of the forms.
+    """
+    if str(source) in DATASETS and not Path(source).exists():
+        return DATASETS[str(source)]()
+    return read_images(Path(source))

@@ -43,13 +43,12 @@ class ImageSet:
         return sum(map(sum, self.sizes)) / len(self)
 
 
-def open_images(path: str | os.PathLike[str]) -> ImageSet:
+def read_images(path: Path) -> ImageSet:
     """Open a folder, CSV or tar of labelled images.
 
     Raises:
         DataError: nothing there, or not in one of the forms.
     """
-    path = Path(path)
     if path.is_dir():
         return _folder(path)
     if not path.exists():

@@ -1,0 +1,63 @@
+"""Small images and a cheap embedding that every test can use."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mrdc.codec import CODECS
+from mrdc.embedding import Embedder
+from mrdc.image import Pixels
+
+
+def pixels(seed: int, height: int = 24, width: int = 32) -> Pixels:
+    """A photo-like image: smooth colours, some detail; another seed, another image."""
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), float)
+    detail = rng.normal(0, 8, (height, width, 3))
+    image: Pixels = np.clip(smooth + detail, 0, 255).astype(np.uint8)
+    return image
+
+
+def jpeg(seed: int, quality: int = 95, height: int = 24, width: int = 32) -> bytes:
+    """The same as a JPEG file."""
+    return CODECS["jpeg"].encode(pixels(seed, height, width), quality)
+
+
+def project(images: Tensor) -> Tensor:
+    """A fixed random projection of the pixels: features without a network."""
+    flat = images.float().flatten(1) / 255 - 0.5
+    weights = torch.randn(flat.shape[1], 48, generator=torch.Generator().manual_seed(0))
+    return flat @ weights
+
+
+CHEAP = Embedder(project, size=16)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three classes of eight JPEG photos."""
+    return make_photos(tmp_path / "photos", classes=3, images=8)
+
+
+def make_photos(root: Path, classes: int, images: int) -> Path:
+    for label in range(classes):
+        folder = root / f"class{label}"
+        folder.mkdir(parents=True)
+        for number in range(images):
+            (folder / f"{number:02d}.jpg").write_bytes(jpeg(100 * label + number))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's feature cache."""
+    monkeypatch.setenv("MRDC_CACHE", str(tmp_path / "cache"))
+
+
+Maker = Callable[[int], bytes]

@@ -1,0 +1,118 @@
+"""Budgets: reading them and sharing them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrdc.budget import Budget, level, parse_budget, quantity, share
+from mrdc.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "total"),
+    [
+        ("20/class", 20 * 1000 * 3),
+        ("0.5/class", 1500),
+        ("2000 originals", 2_000_000),
+        ("2000originals", 2_000_000),
+        ("1 original", 1000),
+        ("200MB", 200_000_000),
+        ("200 mb", 200_000_000),
+        ("200MiB", 200 * 2**20),
+        ("1.5kB", 1500),
+        ("1KiB", 1024),
+        ("123456", 123456),
+        (123456, 123456),
+        ("7B", 7),
+    ],
+)
+def test_the_three_forms(text: str | int, total: int) -> None:
+    """Bytes for three classes and originals of 1,000 bytes."""
+    assert parse_budget(text, original_bytes=1000).total_bytes(3) == total
+
+
+@pytest.mark.parametrize("text", ["", "20", "200MB"])
+def test_only_per_class_budgets_grow(text: str) -> None:
+    """20/class doubles with the classes; totals do not."""
+    growing = parse_budget("20/class", original_bytes=10)
+    assert growing.total_bytes(8) == 2 * growing.total_bytes(4)
+    if text:
+        assert parse_budget(text).total_bytes(8) == parse_budget(text).total_bytes(4)
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-5MB", "0", "0/class", "20/clas", "5 XB", "1e6", "nan"])
+def test_nonsense_is_refused(text: str) -> None:
+    """The message shows what came and what is allowed."""
+    with pytest.raises(UsageError, match=r"is not one: write 20/class, '2000 originals'"):
+        parse_budget(text, original_bytes=10)
+
+
+def test_originals_need_their_size() -> None:
+    """Without data there is no mean original."""
+    with pytest.raises(UsageError, match="needs original_bytes"):
+        parse_budget("20/class")
+
+
+@pytest.mark.parametrize("text", ["20/class", "2000 originals", "5000000B"])
+def test_budgets_print_as_they_are_written(text: str) -> None:
+    """str and parse undo each other."""
+    budget = parse_budget(text, original_bytes=10)
+    assert str(budget) == text
+    assert parse_budget(str(budget), original_bytes=10) == budget
+
+
+def test_quantity_is_the_longest_prefix() -> None:
+    """A large image stops it even if a later one would fit."""
+    assert quantity([5, 5, 100, 1], 12) == 2
+    assert quantity([5, 5], 10) == 2
+    assert quantity([5], 4) == 0
+    assert quantity([], 4) == 0
+
+
+def test_level_hands_bytes_back() -> None:
+    """Needs 10 and 90 of 100: the second gets what the first leaves."""
+    assert level(100, [10, 90]) == 90
+    assert level(100, [10], growing=1) == 90
+    assert level(100, [60, 60]) == 50
+    assert level(100, [], growing=3) == 33
+    assert level(100, [10, 20], growing=2) == 35
+
+
+SIZES = st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+@given(SIZES, st.integers(0, 800))
+def test_level_never_overspends(sizes: list[list[int]], total: int) -> None:
+    """What classes take up to the level fits, and one byte more would not (or all is taken)."""
+    needs = [sum(of_class) for of_class in sizes]
+    limit = level(total, needs)
+    assert sum(min(need, limit) for need in needs) <= total
+    taken = sum(min(need, limit + 1) for need in needs)
+    assert taken > total - len(needs) or taken == sum(needs)
+
+
+@given(SIZES, st.integers(0, 800))
+def test_share_fits_and_leaves_no_room_at_the_level(sizes: list[list[int]], total: int) -> None:
+    """Prefixes fit together; if everything fits, everything is taken."""
+    counts = share(total, sizes)
+    held = [sum(of_class[:count]) for of_class, count in zip(sizes, counts, strict=True)]
+    assert sum(held) <= total
+    if sum(map(sum, sizes)) <= total:
+        assert counts == [len(of_class) for of_class in sizes]
+
+
+@given(SIZES, st.integers(0, 800))
+def test_share_uses_what_is_left_over(sizes: list[list[int]], total: int) -> None:
+    """The class with the fewest bytes is offered its next image."""
+    counts = share(total, sizes)
+    held = [sum(of_class[:count]) for of_class, count in zip(sizes, counts, strict=True)]
+    limit = level(total, [sum(of_class) for of_class in sizes])
+    for of_class, count, bytes_held in zip(sizes, counts, held, strict=True):
+        if count < len(of_class) and bytes_held <= limit:
+            assert bytes_held + of_class[count] > limit
+
+
+def test_equal_originals_hold_just_as_many() -> None:
+    """20/class of equal images is 20 a class."""
+    budget = Budget(20, "class", 100.0)
+    assert share(budget.total_bytes(2), [[100] * 50, [100] * 50]) == [20, 20]
