@@ -40,7 +40,9 @@ def test_only_per_class_budgets_grow(text: str) -> None:
         assert parse_budget(text).total_bytes(8) == parse_budget(text).total_bytes(4)
 
 
-@pytest.mark.parametrize("text", ["", "lots", "-5MB", "0", "0/class", "20/clas", "5 XB", "1e6", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "lots", "-5MB", "0", "0/class", "20/clas", "5 XB", "1e6", "nan"]
+)
 def test_nonsense_is_refused(text: str) -> None:
     """The message shows what came and what is allowed."""
     with pytest.raises(UsageError, match=r"is not one: write 20/class, '2000 originals'"):

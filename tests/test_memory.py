@@ -37,7 +37,12 @@ def streams(memory: ReplayMemory) -> list[bytes]:
 @st.composite
 def streams_by_class(draw: st.DrawFn) -> dict[int, list[bytes]]:
     sizes = st.tuples(st.integers(1, 40), st.integers(1, 40))
-    image = st.builds(lambda seed, size, q: jpeg(seed, q, *size), st.integers(0, 5), sizes, st.sampled_from([60, 95]))
+    image = st.builds(
+        lambda seed, size, q: jpeg(seed, q, *size),
+        st.integers(0, 5),
+        sizes,
+        st.sampled_from([60, 95]),
+    )
     lists = draw(st.lists(st.lists(image, min_size=1, max_size=6), min_size=1, max_size=4))
     return dict(enumerate(lists))
 
@@ -158,7 +163,10 @@ def test_one_call_and_many_calls_hold_the_same_under_a_fixed_budget() -> None:
 def test_packed_charges_shared_tables_once() -> None:
     """One header for all images, however many; `file` charges each."""
     images = {0: [pixels(n) for n in range(10)], 1: [pixels(n) for n in range(10, 20)]}
-    packed, whole = ReplayMemory("1MB", "jpeg", 50), ReplayMemory("1MB", "jpeg", 50, accounting="file")
+    packed, whole = (
+        ReplayMemory("1MB", "jpeg", 50),
+        ReplayMemory("1MB", "jpeg", 50, accounting="file"),
+    )
     packed.add(images)
     whole.add(images)
     tables = len(CODECS["jpeg"].tables(50))
@@ -171,7 +179,9 @@ def test_a_class_that_gets_nothing_is_an_error_that_names_it() -> None:
     """And the memory stays as it was."""
     memory = ReplayMemory(3_000, "original", class_names={1: "big"})
     memory.add({0: [jpeg(0)]})
-    with pytest.raises(BudgetError, match=r"class 'big' .* bytes, but its first image \(1/0\) takes"):
+    with pytest.raises(
+        BudgetError, match=r"class 'big' .* bytes, but its first image \(1/0\) takes"
+    ):
         memory.add({1: [jpeg(1, 95, 100, 100)]})
     assert memory.targets == [0]
 
@@ -264,7 +274,10 @@ def test_a_class_of_bad_images_only_is_an_error() -> None:
 def test_threads_do_not_change_what_is_stored(threads: int, tmp_path: Path) -> None:
     """Bytes and order are the same, in RAM or spooled."""
     images = {label: [jpeg(100 * label + n) for n in range(20)] for label in range(3)}
-    expected, memory = ReplayMemory(12_000, "jpeg", 40), ReplayMemory(12_000, "jpeg", 40, spool=tmp_path)
+    expected, memory = (
+        ReplayMemory(12_000, "jpeg", 40),
+        ReplayMemory(12_000, "jpeg", 40, spool=tmp_path),
+    )
     expected.add(images, threads=3)
     memory.add(images, threads=threads)
     assert streams(memory) == streams(expected)
@@ -278,7 +291,9 @@ def test_training_batches_belong_to_seed_and_epoch_not_to_threads() -> None:
     memory = filled()
 
     def epoch(number: int, threads: int) -> torch.Tensor:
-        return torch.cat([x for x, _ in memory.batches(4, 16, seed=1, epoch=number, threads=threads)])
+        return torch.cat(
+            [x for x, _ in memory.batches(4, 16, seed=1, epoch=number, threads=threads)]
+        )
 
     assert torch.equal(epoch(0, 1), epoch(0, 4))
     assert not torch.equal(epoch(0, 1), epoch(1, 1))
@@ -308,7 +323,11 @@ def test_works_in_a_data_loader_with_workers() -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(images=streams_by_class(), codec=st.sampled_from(FAST_CODECS), accounting=st.sampled_from(["packed", "file"]))
+@given(
+    images=streams_by_class(),
+    codec=st.sampled_from(FAST_CODECS),
+    accounting=st.sampled_from(["packed", "file"]),
+)
 def test_load_gives_back_what_save_wrote(
     images: dict[int, list[bytes]], codec: str, accounting: str, tmp_path: Path
 ) -> None:
@@ -320,7 +339,16 @@ def test_load_gives_back_what_save_wrote(
     memory.save(tmp_path / "a.mrdc")
     loaded = ReplayMemory.load(tmp_path / "a.mrdc")
     assert streams(loaded) == streams(memory)
-    for name in ("targets", "ranks", "labels", "nbytes", "budget", "quality", "accounting", "notes"):
+    for name in (
+        "targets",
+        "ranks",
+        "labels",
+        "nbytes",
+        "budget",
+        "quality",
+        "accounting",
+        "notes",
+    ):
         assert getattr(loaded, name) == getattr(memory, name), name
     assert loaded.class_names[0] == "zero"
     assert all(loaded.sources(label) == memory.sources(label) for label in images)

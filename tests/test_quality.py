@@ -70,7 +70,9 @@ def test_equal_rows_have_no_volume() -> None:
 
 def test_more_rows_than_dimensions_is_an_error_that_names_the_fix() -> None:
     """Every such volume is zero."""
-    with pytest.raises(VolumeError, match="5 rows in 4 dimensions.*at most 4 rows, or use volume='ridge'"):
+    with pytest.raises(
+        VolumeError, match=r"5 rows in 4 dimensions.*at most 4 rows, or use volume='ridge'"
+    ):
         log_volume(rows(5, 4))
 
 
@@ -107,7 +109,12 @@ def test_degenerate_classes_are_left_out_and_named() -> None:
     """Same originals, same when compressed, or a single image."""
     good, same = rows(3, 8), rows(1, 8).repeat(3, 1)
     found = phase_ratio(
-        {"good": (good, good), "twins": (same, good), "blurred": (good, same), "one": (good[:1],) * 2}
+        {
+            "good": (good, good),
+            "twins": (same, good),
+            "blurred": (good, same),
+            "one": (good[:1],) * 2,
+        }
     )
     assert found.value == 1.0
     assert list(found.by_class) == ["good"]

@@ -13,7 +13,7 @@ Matrix = NDArray[np.float64]
 
 
 def unit(features: Matrix) -> Matrix:
-    return features / np.linalg.norm(features, axis=1, keepdims=True)
+    return np.asarray(features / np.linalg.norm(features, axis=1, keepdims=True))
 
 
 def class_like(n: int, d: int, seed: int = 0) -> Matrix:
@@ -26,7 +26,8 @@ def slow_herding(features: Matrix, count: int, replace: bool) -> list[int]:
     """Spec 0.5 word by word, rows one at a time."""
     rows = unit(features)
     mean = rows.mean(axis=0)
-    w, ranking = mean.copy(), []
+    w = mean.copy()
+    ranking: list[int] = []
     while len(ranking) < count:
         scores = [float(w @ row) for row in rows]
         if not replace:
@@ -109,7 +110,9 @@ def test_dpp_greedy_takes_the_largest_determinant_each_time() -> None:
     ranking: list[int] = []
     for _ in range(5):
         volumes = [
-            -np.inf if i in ranking else np.linalg.slogdet(rows[[*ranking, i]] @ rows[[*ranking, i]].T)[1]
+            -np.inf
+            if i in ranking
+            else np.linalg.slogdet(rows[[*ranking, i]] @ rows[[*ranking, i]].T)[1]
             for i in range(12)
         ]
         if not ranking:

@@ -11,7 +11,9 @@ from tests.conftest import pixels
 def test_centre_crop_is_resize_then_crop() -> None:
     """As torchvision's Resize(256) and CenterCrop(224) do it, up to rounding."""
     image = tensor(pixels(0, 300, 400))
-    expected = v2.functional.center_crop(v2.functional.resize(image, [256], antialias=True), [224, 224])
+    expected = v2.functional.center_crop(
+        v2.functional.resize(image, [256], antialias=True), [224, 224]
+    )
     assert (centre_crop(image, 224).int() - expected.int()).abs().max() <= 1
 
 
@@ -28,11 +30,17 @@ def test_crops_are_distributed_as_torchvisions() -> None:
         ours = torch.tensor([crop_box(height, width, rng) for _ in range(4000)]).double()
         torch.manual_seed(0)
         blank = torch.empty(3, height, width)
-        draw = v2.RandomResizedCrop.make_params if hasattr(v2.RandomResizedCrop, "make_params") else None
+        draw = (
+            v2.RandomResizedCrop.make_params
+            if hasattr(v2.RandomResizedCrop, "make_params")
+            else None
+        )
         assert draw is not None
         transform = v2.RandomResizedCrop(224)
         params = [transform.make_params([blank]) for _ in range(4000)]
-        theirs = torch.tensor([[p["top"], p["left"], p["height"], p["width"]] for p in params]).double()
+        theirs = torch.tensor(
+            [[p["top"], p["left"], p["height"], p["width"]] for p in params]
+        ).double()
         error = 4 * theirs.std(0) / 4000**0.5 + 0.5
         assert ((ours.mean(0) - theirs.mean(0)).abs() < 1.5 * error).all()
         assert ((ours.std(0) - theirs.std(0)).abs() < 1.5 * error).all()

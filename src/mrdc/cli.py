@@ -166,17 +166,28 @@ def main(arguments: list[str] | None = None) -> int:
         description=f"mrdc {__version__}: replay compressed images under a byte budget.",
     )
     try:
-        return run(command, console)
+        code = run(command, console)
+        sys.stdout.flush()
+        return code
     except MrdcError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
         return _fail("interrupted: nothing was written", 130)
     except BrokenPipeError:  # the reader of our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return 0
+    except OSError as error:
+        _silence()
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror}", 2)
+
+
+def _silence() -> None:
+    """Let Python's own flush at exit go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:
+    """Say one line on standard error, with nothing in it that could upset a terminal."""
     printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
     print(f"mrdc: {printable}", file=sys.stderr)
     return code

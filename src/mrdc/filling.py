@@ -20,7 +20,7 @@ from mrdc.codec import Codec
 from mrdc.codec.jpeg import split
 from mrdc.errors import BudgetError, ImageError
 from mrdc.image import Photo, decode
-from mrdc.store import output_errors
+from mrdc.store import index_entry, output_errors
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -36,6 +36,10 @@ class Item:
     shared: bool  # stored without the tables of its codec and quality
     kept: bool  # the source bytes, because encoding did not make them smaller
     digest: bytes
+
+    def cost(self, indexed: bool) -> int:
+        """Bytes charged: the body and, where the whole file counts, the index entry."""
+        return len(self.body) + (index_entry(self.source) if indexed else 0)
 
 
 def encode(photo: Photo, codec: Codec, quality: int | None, tables: bytes) -> Item:
@@ -103,12 +107,14 @@ class Growing:
 
     photos: deque[Photo]  # not asked for yet
     spool: Spool | None
+    indexed: bool
     items: list[Item] = field(default_factory=list)  # without their bodies if spooled
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     waiting: deque[Item] = field(default_factory=deque)
     digests: set[bytes] = field(default_factory=set)
     nbytes: int = 0
+    spent: int = 0  # what `nbytes` costs, with index entries where they count
     duplicates: int = 0
 
     @property
@@ -121,9 +127,14 @@ class Growing:
         if self.waiting:
             return []
         if self.sizes:
-            mean = self.nbytes / len(self.sizes)
-        count = max(1, int((share - self.nbytes) / mean)) if mean else 1
+            mean = self.spent / len(self.sizes)
+        count = max(1, int((share - self.spent) / mean)) if mean else 1
         return [self.photos.popleft() for _ in range(min(count, len(self.photos)))]
+
+    @property
+    def next_cost(self) -> int:
+        """Bytes that the first image in the queue will cost."""
+        return self.waiting[0].cost(self.indexed)
 
     def offer(self, item: Item) -> None:
         """Queue an image behind those that wait; exact duplicates are counted, not kept."""
@@ -135,7 +146,8 @@ class Growing:
 
     def settle(self, share: int) -> None:
         """Take what waits, in order, while it fits."""
-        while self.waiting and self.nbytes + len(self.waiting[0].body) <= share:
+        while self.waiting and self.spent + self.next_cost <= share:
+            self.spent += self.next_cost
             item = self.waiting.popleft()
             self.sizes.append(len(item.body))
             if self.spool is None:
@@ -154,6 +166,7 @@ def fill(
     encode: Callable[[Photo], Item],
     pool: Executor,
     *,
+    indexed: bool = False,
     spool: Spool | None = None,
     skip: Skip | None = None,
     progress: Callable[[int], None] = lambda count: None,
@@ -166,20 +179,20 @@ def fill(
 
     Args:
         photos: by label, in rank order.
+        indexed: whether index entries count.
         skip: told of each unreadable photo, which is then left out; without
             it the first one raises.
     """
-    classes = {label: Growing(deque(ranked), spool) for label, ranked in photos.items()}
+    classes = {label: Growing(deque(ranked), spool, indexed) for label, ranked in photos.items()}
     share = -1
     while True:
         before = share
-        done = [grown.nbytes for grown in classes.values() if grown.done]
+        done = [grown.spent for grown in classes.values() if grown.done]
         share = level(total, [*held, *done], len(classes) - len(done))
         for grown in classes.values():
             grown.settle(share)
-        counts = [(grown.nbytes, len(grown.sizes)) for grown in classes.values()]
-        items = sum(count for _, count in counts)
-        mean = sum(nbytes for nbytes, _ in counts) / items if items else 0.0
+        items = sum(len(grown.sizes) for grown in classes.values())
+        mean = sum(grown.spent for grown in classes.values()) / max(items, 1)
         wave = [(grown, photo) for grown in classes.values() for photo in grown.ask(share, mean)]
         if not wave and share == before:
             break
@@ -193,11 +206,11 @@ def fill(
                 skip(item)
             progress(1)
     spare = total - sum(min(need, share) for need in held)
-    spare -= sum(grown.nbytes for grown in classes.values())
-    for grown in sorted(classes.values(), key=lambda grown: grown.nbytes):
-        if grown.waiting and len(grown.waiting[0].body) <= spare:
-            spare -= len(grown.waiting[0].body)
-            grown.settle(grown.nbytes + len(grown.waiting[0].body))
+    spare -= sum(grown.spent for grown in classes.values())
+    for grown in sorted(classes.values(), key=lambda grown: grown.spent):
+        if grown.waiting and grown.next_cost <= spare:
+            spare -= grown.next_cost
+            grown.settle(grown.spent + grown.next_cost)
     if spool is not None:
         spool.flush()
     return classes
@@ -240,7 +253,7 @@ def check_filled(grown: Growing, name: str, share: int, classes: int) -> None:
         return
     if not grown.waiting:
         raise ImageError(f"class {name!r} has no readable image")
-    need = len(grown.waiting[0].body)
+    need = grown.next_cost
     raise BudgetError(
         f"the budget leaves class {name!r} {max(share, 0):,} bytes, but its first image "
         f"({grown.waiting[0].source}) takes {need:,}: give {classes} classes {need * classes:,} "

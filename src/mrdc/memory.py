@@ -22,7 +22,7 @@ from mrdc.errors import BudgetError, MemoryFileError, UsageError
 from mrdc.filling import Growing, Skip, Spool, check_filled, encode, fill, ordered
 from mrdc.image import Photo, Pixels, decode
 from mrdc.shelf import Payload, Shelf, from_file, table_bytes, to_arrays
-from mrdc.store import HEADER_BYTES, ITEM_BYTES, MemoryFile, join_names, split_names, write_memory
+from mrdc.store import HEADER_BYTES, NOTES_BYTES, MemoryFile, join_names, split_names, write_memory
 from mrdc.views import centre_crop, tensor, train_crop
 
 __all__ = ["Budget", "ReplayMemory", "parse_budget", "quantity"]
@@ -42,6 +42,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         accounting: "packed" stores JPEG tables once; "file" stores whole
             files, to compare with the paper.
         class_names: names by label, for messages and for the file.
+        whole_file: whether the budget bounds the saved file, index included,
+            rather than the images alone.
         spool: a folder for an unnamed temporary file that holds the bytes
             instead of RAM.
     """
@@ -54,6 +56,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         *,
         accounting: Literal["packed", "file"] = "packed",
         class_names: Mapping[int, str] | None = None,
+        whole_file: bool = False,
         spool: Path | None = None,
     ):
         self.budget = budget if isinstance(budget, Budget) else parse_budget(budget)
@@ -64,6 +67,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         self.quality = quality
         self.accounting = accounting
         self.class_names = dict(class_names or {})
+        self.whole_file = whole_file
         self.notes: dict[str, Any] = {}  # what the file should also record, JSON values
         self._spool = Spool(spool) if spool is not None else None
         self._shelves: dict[int, Shelf] = {}
@@ -103,13 +107,6 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
     def budget_bytes(self) -> int:
         """Bytes the classes held may take now."""
         return self.budget.total_bytes(len(self._shelves))
-
-    @property
-    def index_bytes(self) -> int:
-        """Bytes that a file needs beside the images, at most: index and metadata."""
-        names = sum(len(shelf.sources) for shelf in self._shelves.values())
-        metadata = json.dumps(json.dumps(self._metadata()))
-        return len(self) * ITEM_BYTES + names + len(metadata) + HEADER_BYTES
 
     def encoded(self, index: int) -> bytes:
         """An image as a whole file."""
@@ -164,13 +161,20 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         packed = self.accounting == "packed"
         tables = self.codec.tables(self.quality) if packed else b""
         photos = {label: _photos(label, ranked) for label, ranked in images.items()}
-        total = self.budget.total_bytes(len(self._shelves) + len(photos))
-        room = total - table_bytes(self._shelves, tables)
-        held = [shelf.nbytes for shelf in self._shelves.values()]
+        room = self._room(self.budget, [*self._shelves, *photos], tables)
+        held = [int(shelf.costs(self.whole_file).sum()) for shelf in self._shelves.values()]
         job = partial(encode, codec=self.codec, quality=self.quality, tables=tables)
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
             classes = fill(
-                photos, room, held, job, pool, spool=self._spool, skip=skip, progress=progress
+                photos,
+                room,
+                held,
+                job,
+                pool,
+                indexed=self.whole_file,
+                spool=self._spool,
+                skip=skip,
+                progress=progress,
             )
         limit = level(room, held, len(classes))
         for label, grown in classes.items():
@@ -185,12 +189,21 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             BudgetError: a class would hold no image; nothing is dropped then.
         """
         new = budget if isinstance(budget, Budget) else parse_budget(budget)
-        room = new.total_bytes(len(self._shelves)) - table_bytes(self._shelves)
-        self._replace(self._cut(self._shelves, room))
+        self._replace(self._cut(self._shelves, self._room(new, self.labels)))
         self.budget = new
 
+    def _room(self, budget: Budget, labels: list[int], tables: bytes = b"") -> int:
+        """Bytes for images of these classes, after what they share has its own."""
+        room = budget.total_bytes(len(labels)) - table_bytes(self._shelves, tables)
+        if not self.whole_file:
+            return room
+        classes = sum(_json_bytes(self._entry(label)) for label in labels)
+        notes = max(NOTES_BYTES, _json_bytes(self.notes))
+        base64 = table_bytes(self._shelves, tables) // 2
+        return room - base64 - classes - notes - HEADER_BYTES
+
     def _cut(self, shelves: dict[int, Shelf], room: int) -> dict[int, Shelf]:
-        counts = share(room, [shelf.sizes for shelf in shelves.values()])
+        counts = share(room, [shelf.costs(self.whole_file) for shelf in shelves.values()])
         cut = zip(shelves.items(), counts, strict=True)
         for (label, shelf), count in zip(shelves.items(), counts, strict=True):
             if not count:
@@ -281,19 +294,21 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         total = sum(shelf.nbytes for shelf in shelves)
         write_memory(Path(path), arrays, payload, total, self._metadata(), tables)
 
+    def _entry(self, label: int) -> dict[str, Any]:
+        """What the file says of a class; the largest numbers stand in for one not held yet."""
+        shelf = self._shelves.get(label)
+        return {
+            "label": label,
+            "name": self._name(label),
+            "items": len(shelf) if shelf else 10**9,
+            "codec": shelf.codec if shelf else self.codec.name,
+            "quality": shelf.quality if shelf else self.quality,
+            "encoder": shelf.encoder if shelf else self.codec.encoder,
+            "duplicates": shelf.duplicates if shelf else 10**9,
+        }
+
     def _metadata(self) -> dict[str, Any]:
-        classes = [
-            {
-                "label": label,
-                "name": self._name(label),
-                "items": len(shelf),
-                "codec": shelf.codec,
-                "quality": shelf.quality,
-                "encoder": shelf.encoder,
-                "duplicates": shelf.duplicates,
-            }
-            for label, shelf in self._shelves.items()
-        ]
+        classes = [self._entry(label) for label in self._shelves]
         budget = {
             "amount": self.budget.amount,
             "unit": self.budget.unit,
@@ -303,6 +318,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         return {
             "budget": budget,
             "accounting": self.accounting,
+            "whole_file": self.whole_file,
             "codec": self.codec.name,
             "quality": self.quality,
             "encoder": self.codec.encoder,
@@ -325,6 +341,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             meta["codec"],
             meta["quality"],
             accounting=meta["accounting"],
+            whole_file=meta["whole_file"],
             class_names={entry["label"]: entry["name"] for entry in meta["classes"]},
         )
         memory.notes = meta["notes"]
@@ -347,6 +364,11 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         if loaded._file.sha256 != state["sha256"]:
             raise MemoryFileError(f"{state['path']}: replaced since the memory was pickled")
         self.__dict__.update(copy.copy(loaded.__dict__))
+
+
+def _json_bytes(value: dict[str, Any]) -> int:
+    """Length of a value as JSON inside JSON."""
+    return len(json.dumps(json.dumps(value)))
 
 
 def _tensor_of(grown: Growing) -> Tensor:

@@ -76,20 +76,23 @@ def pack(
     else:
         found, order = search(seen)
         codec, quality = CODECS[found.chosen.codec], found.chosen.quality
-    memory = seen.build(codec, quality, order, path.parent)
-    memory.notes = {
+    notes = {
         "select": settings.select,
         "pairing": settings.pairing,
         "embed": settings.embed if seen.embedder else None,
-        "search": _lasting(found.as_json()) if found else None,
+        "search": _lasting(found) if found else None,
         "skipped": seen.skipped,
     }
+    memory = seen.build(codec, quality, order, path.parent, notes=notes)
     memory.save(path)
     return Packed(
         path, memory, found, seen.skipped, seen.images.ignored, time.perf_counter() - seen.start
     )
 
 
-def _lasting(report: dict[str, Any]) -> dict[str, Any]:
-    """A report without what differs from run to run: equal input, equal file."""
-    return {name: value for name, value in report.items() if name != "seconds"}
+def _lasting(found: Plan) -> dict[str, Any]:
+    """What a memory file keeps of the search: nothing that differs from run to run."""
+    kept = ("codec", "quality", "quantity", "bytes", "log_volume_ratio", "excluded_classes")
+    report = found.as_json()
+    table = [{name: row[name] for name in kept} for row in report["candidates"]]
+    return {name: report[name] for name in ("rule", "epsilon", "chosen")} | {"candidates": table}

@@ -199,7 +199,7 @@ def judge(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0
                 feasible, verdict = False, "a better quality fails"
             else:
                 feasible, verdict = True, "passes"
-            failed |= not feasible
+            failed |= not feasible and candidate.quantity > 0  # no room is no failure
             judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
     return [judged[index] for index in range(len(candidates))]
 

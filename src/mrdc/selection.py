@@ -88,7 +88,7 @@ def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     rows = unit_rows(features)
     n = len(rows)
     similar = _similarities(rows)
-    residual = rows.any(axis=1).astype(np.float64)  # squared lengths
+    residual = np.where(rows.any(axis=1), 1.0, 0.0)  # squared lengths
     count = min(count, n)
     factor = np.zeros((count, n))
     ranking: list[int] = []

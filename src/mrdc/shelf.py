@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.codec.jpeg import join
-from mrdc.store import MemoryFile, join_names, split_names
+from mrdc.store import MemoryFile, index_entry, join_names, split_names
 
 
 class Payload(Protocol):
@@ -41,6 +41,13 @@ class Shelf:
     @property
     def nbytes(self) -> int:
         return int(self.sizes.sum())
+
+    def costs(self, indexed: bool) -> NDArray[np.int64]:
+        """Bytes charged for each image, with index entries where they count."""
+        if not indexed:
+            return self.sizes
+        entries = [index_entry(name) for name in split_names(self.sources)]
+        return self.sizes + np.array(entries, np.int64)
 
     def body(self, rank: int) -> bytes:
         """Stored bytes of an image."""

@@ -35,8 +35,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", "payload")
-ITEM_BYTES = 8 + 32 + 4 + 4 + 2 + 1  # of the index, for each image, and its source's name
-HEADER_BYTES = 4096  # of the header, beside the JSON metadata, at most
+HEADER_BYTES = 1024  # of the header, beside the JSON metadata, at most
+NOTES_BYTES = 2048  # set aside for notes, so that a plan and its file hold the same images
 
 
 class MemoryFile:
@@ -116,6 +116,11 @@ def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
     for array in index:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def index_entry(source: str) -> int:
+    """Bytes of the index that one image takes."""
+    return 8 + 32 + 4 + 4 + 2 + 1 + len(os.fsencode(source)) + 1
 
 
 def join_names(names: Iterable[str]) -> bytes:

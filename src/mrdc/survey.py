@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,20 +85,23 @@ class Survey:
         rankings: Sequence[Ranking],
         folder: Path,
         budget: Budget | None = None,
+        notes: dict[str, Any] | None = None,
     ) -> ReplayMemory:
         """The memory that a codec and quality give, spooled to an unnamed file in `folder`.
 
-        A budget that the user wrote in bytes bounds the whole memory file, so
-        room is left for its index.
+        A budget in bytes bounds the whole memory file, its index included.
         """
+        limit = budget or self.budget
         memory = ReplayMemory(
-            budget or self.budget,
+            limit,
             codec,
             quality,
             accounting=self.settings.accounting,
             class_names=dict(enumerate(self.images.classes)),
+            whole_file=limit.unit == "bytes",
             spool=folder,
         )
+        memory.notes = notes or {}
         photos = enumerate(zip(self.images.photos, rankings, strict=True))
         memory.add(
             {label: [class_[index] for index in order] for label, (class_, order) in photos},
@@ -105,10 +109,6 @@ class Survey:
             skip=self.skip,
             progress=self.progress(f"encoding {codec.name} {quality or ''}", len(self.images)),
         )
-        if budget is None and memory.budget.unit == "bytes":
-            whole = memory.budget
-            memory.rebudget(max(1, memory.budget_bytes - memory.index_bytes))
-            memory.budget = whole
         return memory
 
 

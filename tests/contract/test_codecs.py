@@ -86,7 +86,7 @@ def test_refuses_a_quality_it_does_not_have(codec: Codec, quality: int | None) -
 @pytest.mark.parametrize(
     "image", [np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8)]
 )
-def test_refuses_what_is_not_rgb_uint8(codec: Codec, image: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_refuses_what_is_not_rgb_uint8(codec: Codec, image: np.ndarray) -> None:
     """The message says what came."""
     with pytest.raises(UsageError, match="RGB uint8 of shape"):
         codec.encode(image, middle(codec))
@@ -102,5 +102,7 @@ def test_refuses_a_cut_stream(codec: Codec) -> None:
 
 def test_lookup_lists_the_choices_and_guesses() -> None:
     """A typo gets the list and the likely name."""
-    with pytest.raises(UsageError, match=r"unknown codec 'jpg': choose from original, jpeg.*'jpeg'\?"):
+    with pytest.raises(
+        UsageError, match=r"unknown codec 'jpg': choose from original, jpeg.*'jpeg'\?"
+    ):
         lookup(CODECS, "jpg", "codec")

@@ -12,8 +12,12 @@ EVERY = pytest.mark.parametrize("select", SELECTORS.values(), ids=list(SELECTORS
 
 @EVERY
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(1, 40), d=st.integers(1, 12), count=st.integers(0, 60), seed=st.integers(0, 99))
-def test_distinct_indices_and_a_prefix(select: Selector, n: int, d: int, count: int, seed: int) -> None:
+@given(
+    n=st.integers(1, 40), d=st.integers(1, 12), count=st.integers(0, 60), seed=st.integers(0, 99)
+)
+def test_distinct_indices_and_a_prefix(
+    select: Selector, n: int, d: int, count: int, seed: int
+) -> None:
     """`min(count, n)` distinct rows; a shorter answer begins a longer one."""
     features = np.random.default_rng(seed).normal(size=(n, d))
     ranking = select(features, count, seed).tolist()
@@ -32,7 +36,7 @@ def test_a_quota_of_all_or_more_returns_all(select: Selector) -> None:
 
 @EVERY
 @pytest.mark.parametrize("features", [np.ones((6, 3)), np.zeros((6, 3)), np.eye(6)[:, :3]])
-def test_degenerate_features_still_rank_everything(select: Selector, features: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_degenerate_features_still_rank_everything(select: Selector, features: np.ndarray) -> None:
     """Equal rows, zero rows, rows outside the span."""
     assert sorted(select(features, 6, 0).tolist()) == list(range(6))
 

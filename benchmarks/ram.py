@@ -1,0 +1,93 @@
+"""How much RAM does a memory take, against the bytes it is charged for?
+
+Resident memory of this process before and after, once free memory has gone
+back to the system (`ratio`) and before that (`ratio_untrimmed`); as a check, the
+sizes of all objects that the memory leads to (`ratio_counted`).
+"""
+
+import ctypes
+import gc
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import numpy as np
+from torch import Tensor
+
+from common import emit, machine, options, sources
+from mrdc.image import Photo, Pixels, decode
+from mrdc.memory import ReplayMemory
+
+QUALITY, PHASES, CLASSES, PER_CLASS, BASE = 50, 10, 10, 160, 400
+FOLDER = "{label:03d}.Black_and_white_Warbler"  # names as long as those of CUB
+NAME = FOLDER + "/Black_And_White_Warbler_{rank:04d}_160371.jpg"
+
+
+def moved(base: list[Pixels], number: int) -> Pixels:
+    """One of the base images, moved sideways so that no result comes twice."""
+    turn, which = divmod(number, len(base))
+    return np.roll(base[which], turn, axis=1)
+
+
+def photos(base: list[Pixels], label: int) -> Iterable[Photo]:
+    """The images of a class, made when they are asked for."""
+    for rank in range(PER_CLASS):
+        name = NAME.format(label=label, rank=rank)
+        yield Photo(name, partial(moved, base, label * PER_CLASS + rank))
+
+
+def fill(memory: ReplayMemory, base: list[Pixels], phases: int) -> None:
+    """Add classes phase by phase, as a learner would."""
+    for phase in range(phases):
+        labels = range(phase * CLASSES, (phase + 1) * CLASSES)
+        memory.add({label: photos(base, label) for label in labels})
+
+
+def resident(trim: bool) -> int:
+    """Bytes of RAM that this process has."""
+    gc.collect()
+    if trim:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def counted(thing: object) -> int:
+    """Bytes of everything an object leads to, code left out."""
+    seen: dict[int, object] = {}
+    queue = [thing]
+    while queue:
+        item = queue.pop()
+        if id(item) not in seen and not isinstance(item, type | ModuleType | FunctionType):
+            seen[id(item)] = item
+            queue += gc.get_referents(item)
+    tensors = [item for item in seen.values() if isinstance(item, Tensor)]
+    storage = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(map(sys.getsizeof, seen.values())) + sum(storage.values())
+
+
+def main() -> None:
+    args = options(__doc__).parse_args()
+    base = [decode(data) for data in sources(args.photos, BASE)]
+    fill(ReplayMemory("1GB", quality=QUALITY), base, 1)  # libraries and threads settle
+    before = resident(trim=True)
+    memory = ReplayMemory("1GB", quality=QUALITY)
+    fill(memory, base, PHASES)
+    untrimmed, after = resident(trim=False), resident(trim=True)
+    emit(
+        "ram",
+        images=len(memory),
+        label=args.label,
+        payload_bytes=memory.nbytes,
+        quality=QUALITY,
+        ratio=(after - before) / memory.nbytes,
+        ratio_counted=counted(memory) / memory.nbytes,
+        ratio_untrimmed=(untrimmed - before) / memory.nbytes,
+        **machine(),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Imports go one way: a module knows only those above it in this list."""
+
+import ast
+from pathlib import Path
+
+import mrdc
+
+ORDER = [
+    "errors", "registry", "image", "codec", "budget", "store", "filling", "shelf", "views",
+    "memory", "selection", "quality", "data", "nn", "embedding", "settings", "survey", "planning", "packing",
+    "auditing", "exporting", "show", "cli", "__main__",
+]  # fmt: skip
+ROOT = Path(mrdc.__file__).parent
+
+
+def layer(module: str) -> int:
+    return ORDER.index(module.split(".")[1])
+
+
+def imported(file: Path) -> list[str]:
+    """Modules of the package that a file imports, wherever in it."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += (
+                [f"mrdc.{a.name}" for a in node.names] if node.module == "mrdc" else [node.module]
+            )
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return [name for name in names if name.startswith("mrdc.") and name != "mrdc.__version__"]
+
+
+def test_every_module_has_its_place() -> None:
+    """A new module must be put into the order."""
+    found = {path.stem if path.is_file() else path.name for path in ROOT.iterdir()}
+    assert found - {"__init__", "__pycache__", "py"} - {"py.typed"} == set(ORDER)
+
+
+def test_imports_point_upwards() -> None:
+    """No module imports one that comes after it."""
+    for file in ROOT.rglob("*.py"):
+        relative = file.relative_to(ROOT)
+        if relative.name == "__init__.py" and len(relative.parts) == 1:
+            continue
+        here = ORDER.index(relative.parts[0].removesuffix(".py"))
+        for name in imported(file):
+            assert layer(name) <= here, f"{relative} imports {name}"
+
+
+def test_no_pickle_anywhere() -> None:
+    """Files are never loaded by running what is in them."""
+    for file in ROOT.rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        names = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        assert not names & {"pickle", "dill", "marshal", "shelve"}, file
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+                assert any(
+                    k.arg == "weights_only" and ast.unparse(k.value) == "True"
+                    for k in node.keywords
+                )
