@@ -7,8 +7,8 @@ import mrdc
 
 ORDER = [
     "errors", "registry", "image", "codec", "budget", "store", "filling", "shelf", "views",
-    "memory", "selection", "quality", "data", "nn", "embedding", "settings", "survey", "planning", "packing",
-    "auditing", "exporting", "show", "cli", "__main__",
+    "memory", "selection", "quality", "data", "nn", "embedding", "settings", "survey", "planning",
+    "packing", "auditing", "exporting", "show", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ def _wrap(
 
 
 def embed(
-    photos: Iterable[Photo],
+    photos: Sequence[Photo],
     embedder: Embedder,
     *,
     cache: "FeatureCache | None" = None,
@@ -175,8 +175,7 @@ def embed(
         batch.clear()
 
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        jobs = ((index, photo) for index, photo in enumerate(photos))
-        for (index, _), seen in ordered(pool, lambda job: view(job[1]), jobs):
+        for index, (_, seen) in enumerate(ordered(pool, view, photos)):
             progress(1)
             if isinstance(seen, ImageError):
                 if skip is None:

@@ -271,7 +271,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
             images: list[Tensor] = []
             indices: list[int] = []
-            for index, image in ordered(pool, view, map(int, order), 2 * batch_size):
+            for index, image in ordered(pool, view, order.tolist(), 2 * batch_size):
                 images.append(image)
                 indices.append(index)
                 if len(images) == batch_size:

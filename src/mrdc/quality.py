@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,11 +116,11 @@ def log_normaliser(features: Tensor, k: int) -> float:
     """
     if not 0 <= k <= len(features):
         raise UsageError(f"k must be from 0 to {len(features)} rows, got {k}")
-    eigenvalues = torch.linalg.eigvalsh(gram(features)).cpu()
-    sums = torch.full((k + 1,), -math.inf, dtype=torch.float64)
+    eigenvalues = torch.linalg.eigvalsh(gram(features)).cpu().numpy()
+    sums = np.full(k + 1, -np.inf)
     sums[0] = 0.0
-    for log_eigenvalue in eigenvalues[eigenvalues > SINGULAR].log():
-        sums[1:] = torch.logaddexp(sums[1:], sums[:-1] + log_eigenvalue)
+    for log_eigenvalue in np.log(eigenvalues[eigenvalues > SINGULAR]):
+        sums[1:] = np.logaddexp(sums[1:], sums[:-1] + log_eigenvalue)
     return float(sums[k])
 
 

@@ -77,10 +77,10 @@ def _folder(root: Path) -> ImageSet:
     for folder in folders:
         for parent, names, files in os.walk(folder, onerror=_refuse_folder, followlinks=True):
             names[:] = sorted(name for name in names if not name.startswith("."))
+            prefix = Path(parent).relative_to(root).as_posix()
             for name in sorted(file for file in files if not file.startswith(".")):
-                file = Path(parent, name)
-                relative = file.relative_to(root).as_posix()
-                if file.suffix.lower() in EXTENSIONS:
+                file, relative = os.path.join(parent, name), f"{prefix}/{name}"
+                if os.path.splitext(name)[1].lower() in EXTENSIONS:
                     entries.append((folder.name, file_photo(file, relative), _size(file)))
                 else:
                     ignored.append(relative)
@@ -93,8 +93,12 @@ def _refuse_folder(error: OSError) -> None:
     raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
+def _size(file: str) -> int:
+    """Bytes of a file; 0 where it cannot be read, which is told when it is."""
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return 0
 
 
 def _csv(path: Path) -> ImageSet:
@@ -110,7 +114,7 @@ def _csv(path: Path) -> ImageSet:
         if len(row) != 2 or not all(cell.strip() for cell in row):
             raise DataError(f"{path}: row {number} must be path,label, got {','.join(row)!r}")
         name, label = (cell.strip() for cell in row)
-        file = path.parent / name
+        file = os.path.join(path.parent, name)
         entries.append((label, file_photo(file, name), _size(file)))
     if not entries:
         raise DataError(f"{path}: no row of path,label")
@@ -178,13 +182,14 @@ def _gather(
     return ImageSet(tuple(classes), photos, sizes, ignored)
 
 
-def file_photo(path: Path, name: str) -> Photo:
+def file_photo(path: str, name: str) -> Photo:
     """A photo in a file of its own."""
     return Photo(name, partial(_read, path, name))
 
 
-def _read(path: Path, name: str) -> bytes:
+def _read(path: str, name: str) -> bytes:
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise ImageError(f"{name}: cannot be read ({error.strerror})") from None
