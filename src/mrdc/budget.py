@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from mrdc.errors import UsageError
 
 UNITS = {
-    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
 ALLOWED = "write 20/class, '2000 originals', or bytes such as 200MB, 200MiB or 1500000"
 
@@ -33,7 +33,9 @@ class Budget:
 
     def __str__(self) -> str:
         if self.unit == "bytes":
-            return f"{self.amount:.0f}B"
+            whole = [name for name, size in UNITS.items() if name and self.amount % size == 0]
+            unit = max(whole, key=lambda name: UNITS[name])
+            return f"{self.amount / UNITS[unit]:.0f}{unit}"
         return f"{self.amount:g}" + ("/class" if self.unit == "class" else " originals")
 
     def total_bytes(self, classes: int) -> int:
@@ -57,15 +59,16 @@ def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget
     )
     if not match or float(match[1]) <= 0:
         raise UsageError(f"budget {text!r} is not one: {ALLOWED}")
-    amount, unit = float(match[1]), match[2].upper()
-    if unit in UNITS:
-        return Budget(float(int(amount * UNITS[unit])), "bytes", original_bytes)
+    amount, unit = float(match[1]), match[2].lower() or "b"
+    sizes = {name.lower(): size for name, size in UNITS.items()}
+    if unit in sizes:
+        return Budget(float(int(amount * sizes[unit])), "bytes", original_bytes)
     if original_bytes is None or original_bytes <= 0:
         raise UsageError(
             f"budget {text!r} counts originals, so it needs original_bytes, the mean "
             "bytes of one, as in parse_budget('20/class', original_bytes=17900)"
         )
-    return Budget(amount, "class" if "CLASS" in unit else "originals", original_bytes)
+    return Budget(amount, "class" if "class" in unit else "originals", original_bytes)
 
 
 def quantity(sizes: ArrayLike, budget_bytes: int) -> int:

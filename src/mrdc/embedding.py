@@ -3,6 +3,7 @@
 import hashlib
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -160,16 +161,22 @@ def embed(
         except ImageError as error:
             return error
 
-    features: list[Tensor | None] = []
+    rows: Tensor | None = None  # made when the first features tell their width
     good: list[int] = []
     batch: list[tuple[int, bytes, Tensor]] = []
+
+    def keep(place: int, row: Tensor) -> None:
+        nonlocal rows
+        if rows is None:
+            rows = torch.empty(len(photos), len(row))
+        rows[place] = row
 
     def run() -> None:
         images = torch.stack([image for _, _, image in batch])
         with torch.inference_mode():
-            rows = embedder.network(images).float().cpu()
-        for (position, digest, _), row in zip(batch, rows, strict=True):
-            features[position] = row
+            features = embedder.network(images).float().cpu()
+        for (place, digest, _), row in zip(batch, features, strict=True):
+            keep(place, row)
             if cache is not None:
                 cache.put(digest, row)
         batch.clear()
@@ -182,18 +189,17 @@ def embed(
                     raise seen
                 skip(seen)
                 continue
-            good.append(index)
-            if seen[1].ndim == 1:
-                features.append(seen[1])
+            digest, found = seen
+            if found.ndim == 1:  # features from the cache
+                keep(len(good), found)
             else:
-                features.append(None)
-                batch.append((len(features) - 1, *seen))
-                if len(batch) == embedder.batch_size:
-                    run()
+                batch.append((len(good), digest, found))
+            good.append(index)
+            if len(batch) == embedder.batch_size:
+                run()
     if batch:
         run()
-    rows = [row for row in features if row is not None]
-    return torch.stack(rows) if rows else torch.empty(0, 0), good
+    return torch.empty(0, 0) if rows is None else rows[: len(good)], good
 
 
 class FeatureCache:
@@ -234,9 +240,18 @@ class FeatureCache:
             self._db.close()
 
 
-def default_cache() -> Path:
-    """Where features are kept: $MRDC_CACHE, or the user's cache folder."""
-    if "MRDC_CACHE" in os.environ:
-        return Path(os.environ["MRDC_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "mrdc"
+def open_cache(embedder: Embedder) -> FeatureCache | None:
+    """The cache of an embedder: in $MRDC_CACHE, or the user's cache folder.
+
+    None where it has no key, or where the cache cannot be used, which is
+    said on standard error: a cache is a convenience, never a reason to stop.
+    """
+    if embedder.key is None:
+        return None
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(os.environ.get("MRDC_CACHE") or Path(base) / "mrdc")
+        return FeatureCache(folder, embedder.key)
+    except (OSError, RuntimeError, sqlite3.Error) as error:  # RuntimeError: no home folder
+        print(f"mrdc: features are not cached ({error})", file=sys.stderr)
+        return None

@@ -129,6 +129,7 @@ class Growing:
         if self.sizes:
             mean = self.spent / len(self.sizes)
         count = max(1, int((share - self.spent) / mean)) if mean else 1
+        count = min(count, 8 + 2 * len(self.sizes))  # in case the first ones were unusually small
         return [self.photos.popleft() for _ in range(min(count, len(self.photos)))]
 
     @property

@@ -1,6 +1,5 @@
 """The replay memory: encoded images of old classes under a byte budget."""
 
-import copy
 import json
 import os
 from bisect import bisect_right
@@ -18,7 +17,7 @@ from torch.utils.data import Dataset
 
 from mrdc.budget import Budget, level, parse_budget, quantity, share
 from mrdc.codec import CODECS, Codec, lookup
-from mrdc.errors import BudgetError, MemoryFileError, UsageError
+from mrdc.errors import BudgetError, UsageError
 from mrdc.filling import Growing, Skip, Spool, check_filled, encode, fill, ordered
 from mrdc.image import Photo, Pixels, decode
 from mrdc.shelf import Payload, Shelf, from_file, table_bytes, to_arrays
@@ -33,7 +32,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
 
     A map-style torch Dataset of (uint8 tensor (3, h, w), label), ordered by
     class and rank. Classes share the budget equally by bytes; one that is
-    short of images leaves its bytes to the others.
+    short of images leaves its bytes to the others. Pickling it for worker
+    processes does not copy the images: they are shared, or mapped from the file.
 
     Args:
         budget: a `Budget`, a number of bytes, or its text, such as "200MB".
@@ -72,7 +72,6 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         self._spool = Spool(spool) if spool is not None else None
         self._shelves: dict[int, Shelf] = {}
         self._ends: list[int] = []  # where each class ends in the data set
-        self._file: MemoryFile | None = None
 
     # What it holds
 
@@ -204,19 +203,18 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
 
     def _cut(self, shelves: dict[int, Shelf], room: int) -> dict[int, Shelf]:
         counts = share(room, [shelf.costs(self.whole_file) for shelf in shelves.values()])
-        cut = zip(shelves.items(), counts, strict=True)
+        cut: dict[int, Shelf] = {}
         for (label, shelf), count in zip(shelves.items(), counts, strict=True):
+            cut[label] = shelf.cut(count)
             if not count:
                 raise BudgetError(
                     f"budget leaves {max(room, 0):,} bytes for the images of {len(shelves)} "
                     f"classes, so none of class {self._name(label)!r} fits: its first takes "
                     f"{shelf.sizes[0]:,}; raise the budget"
                 )
-        return {label: shelf.cut(count) for (label, shelf), count in cut}
+        return cut
 
     def _replace(self, shelves: dict[int, Shelf]) -> None:
-        if any(self._shelves.get(label) is not shelf for label, shelf in shelves.items()):
-            self._file = None
         self._shelves = shelves
         self._ends = list(accumulate(map(len, shelves.values())))
 
@@ -280,7 +278,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             if images:
                 yield torch.stack(images), targets[indices]
 
-    # Files and processes
+    # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the memory file, whole or not at all.
@@ -346,24 +344,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         )
         memory.notes = meta["notes"]
         memory._replace(from_file(file))
-        memory._file = file
         return memory
-
-    def __getstate__(self) -> dict[str, Any]:
-        """By path where a file holds it; else by tensors, which processes share."""
-        if self._file is not None:
-            return {"path": self._file.path, "sha256": self._file.sha256}
-        return self.__dict__
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "path" not in state:
-            self.__dict__.update(state)
-            return
-        loaded = ReplayMemory.load(state["path"])
-        assert loaded._file is not None
-        if loaded._file.sha256 != state["sha256"]:
-            raise MemoryFileError(f"{state['path']}: replaced since the memory was pickled")
-        self.__dict__.update(copy.copy(loaded.__dict__))
 
 
 def _json_bytes(value: dict[str, Any]) -> int:

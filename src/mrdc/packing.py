@@ -69,21 +69,22 @@ def pack(
     if not path.parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}")
     space = search_space(settings)
-    seen = survey(settings, progress, embedder)
-    if len(space) == 1:
-        found, (codec, quality) = None, space[0]
-        order = ranking_for(seen, codec, quality, seen.rank(seen.features), path.parent).order
-    else:
-        found, order = search(seen)
-        codec, quality = CODECS[found.chosen.codec], found.chosen.quality
-    notes = {
-        "select": settings.select,
-        "pairing": settings.pairing,
-        "embed": settings.embed if seen.embedder else None,
-        "search": _lasting(found) if found else None,
-        "skipped": seen.skipped,
-    }
-    memory = seen.build(codec, quality, order, path.parent, notes=notes)
+    with survey(settings, progress, embedder) as seen:
+        if len(space) == 1:
+            found, (codec, quality) = None, space[0]
+            order = ranking_for(seen, codec, quality, seen.rank(seen.features), path.parent).order
+        else:
+            found, order = search(seen)
+            codec, quality = CODECS[found.chosen.codec], found.chosen.quality
+        notes = {
+            "select": settings.select,
+            "pairing": settings.pairing,
+            "embed": settings.embed if seen.embedder else None,
+            "search": _lasting(found) if found else None,
+            "skipped": seen.skipped,
+        }
+        memory = seen.build(codec, quality, order, path.parent, notes=notes)
+    memory.rebudget(memory.budget)  # images skipped on the way have made the notes longer
     memory.save(path)
     return Packed(
         path, memory, found, seen.skipped, seen.images.ignored, time.perf_counter() - seen.start

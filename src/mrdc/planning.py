@@ -145,7 +145,8 @@ def plan(
     Raises:
         MrdcError: settings or images that cannot be used.
     """
-    return search(survey(settings, progress, embedder))[0]
+    with survey(settings, progress, embedder) as seen:
+        return search(seen)[0]
 
 
 def search(seen: Survey) -> tuple[Plan, list[Ranking]]:

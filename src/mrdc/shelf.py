@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.codec.jpeg import join
-from mrdc.store import MemoryFile, index_entry, join_names, split_names
+from mrdc.store import Mapped, MemoryFile, index_entry, join_names, split_names
 
 
 class Payload(Protocol):
-    """Bytes that can be sliced: a tensor, a mapped array or a spool."""
+    """Bytes that can be sliced: a tensor, a mapped file or a spool."""
 
     def __getitem__(self, part: slice, /) -> Any: ...
 
@@ -110,17 +110,17 @@ def to_arrays(shelves: Mapping[int, Shelf]) -> tuple[dict[str, NDArray[Any]], li
 
 def from_file(file: MemoryFile) -> dict[int, Shelf]:
     """The shelves of a memory file, by label; images stay mapped."""
-    arrays, names = file.arrays, file.sources
+    arrays, names, payload = file.arrays, file.sources, Mapped(file)
     shelves, begin = {}, 0
     for entry in file.meta["classes"]:
         end = begin + entry["items"]
         part = slice(begin, end)
         tables = arrays["tables"][part]
         shelves[entry["label"]] = Shelf(
-            payload=arrays["payload"],
-            starts=arrays["offsets"][part],
-            sizes=np.diff(arrays["offsets"][begin : end + 1]),
-            shared=tables >= 0,
+            payload=payload,
+            starts=np.array(arrays["offsets"][part]),
+            sizes=np.diff(np.array(arrays["offsets"][begin : end + 1])),
+            shared=np.array(tables >= 0),
             kept=arrays["kept"][part].astype(bool),
             sources=join_names(names[part]),
             tables=file.tables[tables.max()] if tables.max() >= 0 else b"",

@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -110,6 +110,26 @@ class MemoryFile:
         return hashlib.sha256(self.stream(index)).digest() == digest
 
 
+class Mapped:
+    """The payload of a memory file, read where it lies; pickles as the file's name."""
+
+    def __init__(self, file: MemoryFile):
+        self._file = file
+
+    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
+        return self._file.arrays["payload"][part]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._file.path.absolute(), self._file.sha256)
+
+
+def _reopen(path: Path, sha256: str) -> Mapped:
+    file = MemoryFile(path)
+    if file.sha256 != sha256:
+        raise MemoryFileError(f"{path}: replaced since the memory was pickled")
+    return Mapped(file)
+
+
 def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
     """SHA-256 of the header, its own digest zeroed, and of what stands before the payload."""
     digest = hashlib.sha256(header)
@@ -196,7 +216,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
             raise
         _sync_folder(path.parent)
 

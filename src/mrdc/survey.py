@@ -1,7 +1,8 @@
 """Look at a folder once: what images there are, what they look like, their ranks."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -15,7 +16,7 @@ from mrdc.budget import Budget, parse_budget
 from mrdc.codec import CODECS, Codec, lookup
 from mrdc.data import open_images
 from mrdc.data.images import ImageSet
-from mrdc.embedding import Embedder, FeatureCache, default_cache, embed, load_embedder
+from mrdc.embedding import Embedder, FeatureCache, embed, load_embedder, open_cache
 from mrdc.errors import DataError, ImageError, UsageError
 from mrdc.image import Photo
 from mrdc.memory import ReplayMemory
@@ -37,8 +38,8 @@ class Survey:
     settings: PlanSettings
     progress: Progress
     images: ImageSet
-    embedder: Embedder | None
-    cache: FeatureCache | None
+    embedder: Embedder | None = None
+    cache: FeatureCache | None = None
     features: list[Tensor] = field(default_factory=list)  # by class; no columns if not needed
     skipped: list[str] = field(default_factory=list)
     start: float = field(default_factory=time.perf_counter)
@@ -112,9 +113,10 @@ class Survey:
         return memory
 
 
+@contextmanager
 def survey(
     settings: PlanSettings, progress: Progress = quiet, embedder: Embedder | None = None
-) -> Survey:
+) -> Iterator[Survey]:
     """Open the images, check them, and embed them where that will be needed.
 
     Raises:
@@ -123,19 +125,20 @@ def survey(
     searching = len(search_space(settings)) > 1
     select = lookup(SELECTORS, settings.select, "selector")
     parse_budget(settings.budget, original_bytes=1.0)  # refuse nonsense before any work
-    images = open_images(settings.photos)
-    if not searching and select is random_choice:
-        seen = Survey(settings, progress, images, None, None)
-        _check_classes(seen)
-        seen.features = [torch.empty(len(photos), 0) for photos in seen.images.photos]
-        return seen
-    embedder = embedder or load_embedder(settings.embed, settings.weights)
-    cached = settings.cache and embedder.key is not None
-    cache = FeatureCache(default_cache(), str(embedder.key)) if cached else None
-    seen = Survey(settings, progress, images, embedder, cache)
+    seen = Survey(settings, progress, open_images(settings.photos))
     _check_classes(seen)
-    _embed_all(seen)
-    return seen
+    if not searching and select is random_choice:
+        seen.features = [torch.empty(len(photos), 0) for photos in seen.images.photos]
+        yield seen
+        return
+    seen.embedder = embedder or load_embedder(settings.embed, settings.weights)
+    seen.cache = open_cache(seen.embedder) if settings.cache else None
+    try:
+        _embed_all(seen)
+        yield seen
+    finally:
+        if seen.cache is not None:
+            seen.cache.close()
 
 
 def search_space(settings: PlanSettings) -> list[tuple[Codec, int | None]]:
