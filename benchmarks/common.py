@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -27,11 +28,12 @@ def machine() -> dict[str, Any]:
     """Where a figure comes from: commit, seed, hardware, versions."""
     packages = ("torch", "Pillow", "simplejpeg", "numpy")
     return {
-        "commit": _git("rev-parse", "--short", "HEAD"),
+        "commit": os.environ.get("MRDC_COMMIT") or _git("rev-parse", "--short", "HEAD"),
         "changed": bool(_git("status", "--porcelain", "--", "src")),  # src differs from commit
         "seed": SEED,
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         **{name.lower(): version(name) for name in packages},
     }
