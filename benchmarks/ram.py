@@ -20,7 +20,7 @@ from common import emit, machine, options, sources
 from mrdc.image import Photo, Pixels, decode
 from mrdc.memory import ReplayMemory
 
-QUALITY, PHASES, CLASSES, PER_CLASS, BASE = 50, 10, 10, 160, 400
+QUALITY, PHASES, CLASSES, PER_CLASS, BASE = 50, 10, 10, 480, 400
 FOLDER = "{label:03d}.Black_and_white_Warbler"  # names as long as those of CUB
 NAME = FOLDER + "/Black_And_White_Warbler_{rank:04d}_160371.jpg"
 

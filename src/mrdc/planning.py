@@ -214,6 +214,7 @@ def measure(
     if settings.exact and whole.memory is not None:
         exact = _exact(seen, memory, whole.memory, whole.rows, ratio)
     counts = np.bincount(memory.targets)
+    found = [sum(m.duplicates().values()) for m in (memory, whole.memory) if m is not None]
     measured = Measured(
         codec=codec.name,
         quality=quality,
@@ -223,7 +224,7 @@ def measure(
         excluded=ratio.excluded,
         per_class=(int(counts.min()), float(counts.mean()), int(counts.max())),
         kept_sources=0 if codec.name == "original" else memory.kept_sources(),
-        duplicates=sum(memory.duplicates().values()),
+        duplicates=max(found),
         exact=exact,
     )
     return measured, whole.order
