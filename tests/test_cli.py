@@ -138,6 +138,8 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     out = capsys.readouterr().out
     assert all(name in out for name in ("plan", "pack", "info", "audit", "export", "list"))
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("mrdc 0.")
 
 
 @pytest.mark.parametrize(

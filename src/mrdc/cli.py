@@ -159,10 +159,14 @@ def main(arguments: list[str] | None = None) -> int:
     """The command `mrdc`; returns its exit code."""
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # we refuse it
     console = Console()
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        print(f"mrdc {__version__}")
+        return 0
     command: Command = tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         args=arguments,
         prog="mrdc",
+        config=(tyro.conf.FlagCreatePairsOff,),
         description=f"mrdc {__version__}: replay compressed images under a byte budget.",
     )
     try:

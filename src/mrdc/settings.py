@@ -43,7 +43,8 @@ class PlanSettings:
     skip_bad: bool = False
     """Go on without unreadable images, and list them."""
     cache: bool = True
-    """Keep features for the next time, in $MRDC_CACHE or the user's cache folder."""
+    """Features are kept for the next time, in $MRDC_CACHE or the user cache folder;
+    --no-cache neither keeps nor reads them."""
     seed: int = 0
     """For random_choice."""
     threads: int | None = None
