@@ -1,6 +1,7 @@
 """Folders, CSV files, tars and the built-in set."""
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -130,6 +131,21 @@ def test_a_cut_tar_is_refused(tmp_path: Path) -> None:
     tar.write_bytes(tar.read_bytes()[:2000])
     with pytest.raises(DataError, match="not a plain"):
         open_images(tar)
+
+
+def test_links_to_folders_are_not_followed(photos: Path) -> None:
+    """They could lead back, and bring one class's images into another."""
+    (photos / "class0" / "loop").symlink_to(photos)
+    images = open_images(photos)
+    assert len(images) == 24
+    assert images.ignored == ["class0/loop"]
+
+
+def test_a_pipe_is_no_image(photos: Path) -> None:
+    """Reading it would wait for ever."""
+    os.mkfifo(photos / "class0" / "zz.jpg")
+    with pytest.raises(ImageError, match=r"class0/zz\.jpg: not a regular file"):
+        open_images(photos).photos[0][-1].load()
 
 
 def test_files_that_vanish_or_cannot_be_read_are_named(photos: Path) -> None:

@@ -116,9 +116,9 @@ def plan(console: Console, found: "Plan") -> None:
 def remarks(console: Console, skipped: list[str], ignored: list[str]) -> None:
     """Say what was left out."""
     if skipped:
-        console.print(f"[yellow]Skipped {len(skipped):,} unreadable:[/yellow]{some(skipped)}")
+        console.print(f"[yellow]Skipped, unreadable ({len(skipped):,}):[/yellow]{some(skipped)}")
     if ignored:
-        console.print(f"Ignored {len(ignored):,} files that are not images:{some(ignored)}")
+        console.print(f"Ignored, not images ({len(ignored):,}):{some(ignored)}")
 
 
 def packed(console: Console, result: "Packed") -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import stat
 import tarfile
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,9 +76,11 @@ def _folder(root: Path) -> ImageSet:
     ignored = [child.name for child in children if not child.is_dir()]
     entries: list[tuple[str, Photo, int]] = []
     for folder in folders:
-        for parent, names, files in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+        for parent, names, files in os.walk(folder, onerror=_refuse_folder):
             names[:] = sorted(name for name in names if not name.startswith("."))
             prefix = Path(parent).relative_to(root).as_posix()
+            links = [name for name in names if os.path.islink(os.path.join(parent, name))]
+            ignored += [f"{prefix}/{name}" for name in links]  # could lead anywhere, or back
             for name in sorted(file for file in files if not file.startswith(".")):
                 file, relative = os.path.join(parent, name), f"{prefix}/{name}"
                 if os.path.splitext(name)[1].lower() in EXTENSIONS:
@@ -189,6 +192,8 @@ def file_photo(path: str, name: str) -> Photo:
 
 def _read(path: str, name: str) -> bytes:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ImageError(f"{name}: not a regular file")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
