@@ -1,7 +1,11 @@
-"""Which quality does `plan` choose, and what is R_q, at several budgets?"""
+"""Which quality does `plan` choose, what is R_q, and what does `pack` then write?"""
+
+import tempfile
+from pathlib import Path
 
 from common import emit, machine, options
-from mrdc import plan
+from mrdc import pack
+from mrdc.auditing import audit
 
 
 def main() -> None:
@@ -12,19 +16,23 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     chosen = parser.parse_args()
     for budget in chosen.budget:
-        found = plan(
-            chosen.photos or "textures",
-            budget,
-            codec=tuple(chosen.codec),
-            pairing=chosen.pairing,
-            exact=chosen.exact,
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "memory.mrdc"
+            packed = pack(
+                chosen.photos or "textures",
+                budget,
+                path,
+                codec=tuple(chosen.codec),
+                pairing=chosen.pairing,
+                exact=chosen.exact,
+            )
+            found, checked = packed.plan, audit(path)
+        assert found is not None
         report = found.as_json()
-        report["excluded"] = {
-            str(candidate): len(candidate.excluded) for candidate in found.candidates
-        }
+        report["excluded"] = {str(row): len(row.excluded) for row in found.candidates}
         for row in report["candidates"]:
             row.pop("excluded_classes")
+        report["audit"] = checked.as_json()
         emit("plan", label=chosen.label, pairing=chosen.pairing, **report, **machine())
 
 

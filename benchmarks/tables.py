@@ -45,6 +45,12 @@ def plans() -> None:
                 cells += [f"{c['log_z']:.2f}", f"{c['l2']:.3f}"] if "l2" in c else ["", ""]
             rows.append(list(cells))
         table(*rows)
+        file = plan["audit"]
+        print(
+            f"`pack` wrote {file['items']:,} images, {file['payload_bytes']:,} of "
+            f"{file['budget_bytes']:,} budget bytes, in a file of {file['file_bytes']:,}; "
+            f"audit: {'sound' if file['ok'] else file['problems']}.\n"
+        )
 
 
 def speed() -> None:
