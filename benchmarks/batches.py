@@ -9,6 +9,7 @@ memory (page faults), those of `mrdc_uint8` not at all, as where a GPU does it.
 import io
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from PIL import Image
@@ -16,10 +17,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from common import SEED, compare, emit, machine, options, race, sources
+from common import SEED, Times, compare, emit, in_processes, machine, options, race, sources
 from mrdc.memory import ReplayMemory
 
-IMAGES, REPEATS, QUALITY, BATCH, SIZE = 1024, 9, 50, 64, 224
+IMAGES, REPEATS, PROCESSES, QUALITY, BATCH, SIZE = 1024, 3, 5, 50, 64, 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SHIFT = 255 * torch.tensor(MEAN).view(3, 1, 1)
 SCALE = 255 * torch.tensor(STD).view(3, 1, 1)
@@ -73,20 +74,25 @@ def ours(memory: ReplayMemory, threads: int, consume: Callable[[Tensor], object]
         consume(images)
 
 
-def main() -> None:
-    args = options(__doc__).parse_args()
+def measure(photos: Path | None, threads: int, workers: int) -> Times:
+    """A race over epochs."""
     torch.set_num_threads(1)  # as in a worker: no parallelism but that which is compared
     memory = ReplayMemory("1GB", quality=QUALITY)
-    memory.add({0: sources(args.photos, IMAGES)})
+    memory.add({0: sources(photos, IMAGES)})
+    runs = {name: partial(ours, memory, threads, use) for name, use in CONSUMERS.items()}
+    runs["loader"] = partial(usual, loader(memory, workers))
+    runs["loader"]()  # workers start outside the timing
+    return race(REPEATS, **runs)
+
+
+def main() -> None:
+    args = options(__doc__).parse_args()
     for threads, workers in ((2, 2), (1, 0)):
-        runs = {name: partial(ours, memory, threads, use) for name, use in CONSUMERS.items()}
-        runs["loader"] = partial(usual, loader(memory, workers))
-        runs["loader"]()  # workers start outside the timing
-        times = race(REPEATS, **runs)
+        times = in_processes(PROCESSES, partial(measure, args.photos, threads, workers))
         figures = compare(times, "loader", "mrdc")
         for name in ("fresh", "uint8"):
             figures[f"ratio_{name}"] = figures["loader_ms"] / figures[f"mrdc_{name}_ms"]
-        shape = {"batch": BATCH, "images": len(memory), "size": SIZE, "quality": QUALITY}
+        shape = {"batch": BATCH, "images": IMAGES, "size": SIZE, "quality": QUALITY}
         parallel = {"threads": threads, "workers": workers}
         emit("batches", label=args.label, **shape, **parallel, **figures, **machine())
 

@@ -8,7 +8,9 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 SEED = 0
 
 Pixels = NDArray[np.uint8]
+Times = dict[str, list[float]]  # seconds of each round, by alternative
 
 
 def machine() -> dict[str, Any]:
@@ -61,9 +64,9 @@ def emit(name: str, **fields: Any) -> None:
         file.write(line + "\n")
 
 
-def race(repeats: int, **runs: Callable[[], object]) -> dict[str, list[float]]:
+def race(repeats: int, **runs: Callable[[], object]) -> Times:
     """Seconds of each alternative, run in turn (A, B, A, B, ...) so that load hits all."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    times: Times = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
             start = time.perf_counter()
@@ -72,7 +75,17 @@ def race(repeats: int, **runs: Callable[[], object]) -> dict[str, list[float]]:
     return times
 
 
-def compare(times: dict[str, list[float]], one: str, other: str) -> dict[str, float]:
+def in_processes(count: int, measure: Callable[[], Times]) -> Times:
+    """Races of several processes put together.
+
+    Where a process happens to lay its memory can cost an alternative a third.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        races = [pool.submit(measure).result() for _ in range(count)]
+    return {name: [t for times in races for t in times[name]] for name in races[0]}
+
+
+def compare(times: Times, one: str, other: str) -> dict[str, float]:
     """Best times, how often `one` takes as long as `other`, and the median over rounds."""
     rounds = [a / b for a, b in zip(times[one], times[other], strict=True)]
     best = {f"{name}_ms": 1e3 * min(times[name]) for name in times}

@@ -2,16 +2,18 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
-from common import compare, emit, machine, options, race, sources
+from common import Times, compare, emit, in_processes, machine, options, race, sources
 from mrdc.codec import CODECS
 from mrdc.image import Pixels, decode
 
-IMAGES, REPEATS, QUALITY = 400, 15, 50
+IMAGES, REPEATS, PROCESSES, QUALITY = 400, 5, 7, 50
 
 
 def pillow(data: bytes) -> Pixels:
@@ -25,27 +27,36 @@ def bare(data: bytes) -> Pixels:
     return pixels
 
 
-def main() -> None:
-    args = options(__doc__).parse_args()
-    encode = CODECS["jpeg"].encode
-    streams = [encode(decode(data), QUALITY) for data in sources(args.photos, IMAGES)]
+def streams(photos: Path | None) -> list[bytes]:
+    """JPEGs as a memory stores them."""
+    return [CODECS["jpeg"].encode(decode(data), QUALITY) for data in sources(photos, IMAGES)]
+
+
+def measure(photos: Path | None) -> Times:
+    """A race through all images."""
+    data = streams(photos)
 
     def each(function: Callable[[bytes], Pixels]) -> Callable[[], None]:
         def run() -> None:
-            for stream in streams:
+            for stream in data:
                 function(stream)
 
         return run
 
-    times = race(REPEATS, pillow=each(pillow), mrdc=each(decode), bare=each(bare))
+    return race(REPEATS, pillow=each(pillow), mrdc=each(decode), bare=each(bare))
+
+
+def main() -> None:
+    args = options(__doc__).parse_args()
+    data = streams(args.photos)
     emit(
         "decode",
-        images=len(streams),
+        images=len(data),
         label=args.label,
-        mean_bytes=sum(map(len, streams)) / len(streams),
+        mean_bytes=sum(map(len, data)) / len(data),
         quality=QUALITY,
-        same_pixels=all(np.array_equal(decode(s), pillow(s)) for s in streams),
-        **compare(times, "pillow", "mrdc"),
+        same_pixels=all(np.array_equal(decode(s), pillow(s)) for s in data),
+        **compare(in_processes(PROCESSES, partial(measure, args.photos)), "pillow", "mrdc"),
         **machine(),
     )
 

@@ -175,12 +175,12 @@ def test_what_needs_no_torch_does_not_import_it(
         (["NOWHERE", "--budget", "5/class"], "no such folder or file"),
         (["EMPTY", "--budget", "5/class"], "has no class folders"),
         (["PHOTOS", "--budget", "plenty"], "budget 'plenty' is not one"),
-        (["PHOTOS", "--budget", "90B"], "budget leaves class 'class0'"),
+        (["PHOTOS", "--budget", "90B"], "leaves class 'class"),
         (["PHOTOS", "--budget", "5/class", "--codec", "gif"], "unknown codec 'gif'"),
         (["PHOTOS", "--budget", "5/class", "--quality", "101"], "from 1 to 100, got 101"),
         (["PHOTOS", "--budget", "5/class", "--select", "x"], "unknown selector 'x'"),
         (["PHOTOS", "--budget", "5/class", "--embed", "x"], "unknown embed 'x'"),
-        (["PHOTOS", "--budget", "5/class", "--epsilon", "0"], "epsilon must be above 0"),
+        (["PHOTOS", "--budget", "5/class", "--epsilon", "0"], "epsilon must be a number above 0"),
     ],
 )
 def test_plan_refuses(
@@ -270,7 +270,7 @@ def test_a_damaged_memory_is_refused_and_audited(
     data[-100] ^= 4
     memory.write_bytes(data)
     assert run("audit", memory) == 2
-    assert "1 problems" in capsys.readouterr().out
+    assert "1 problem" in capsys.readouterr().out
     assert run("audit", memory, "--json") == 2
     assert json.loads(capsys.readouterr().out)["ok"] is False
     assert "does not match its SHA-256" in refused(capsys, "export", memory, "-o", tmp_path / "out")
@@ -306,6 +306,62 @@ def test_json_to_a_full_disk_is_no_traceback(memory: Path) -> None:
         )
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
+
+
+def test_class_names_do_not_collide_in_an_export(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A harmless name made of one class may be the name of another."""
+    names = ["x?", "0000_x_", "0001_x_", "manifest.csv", "X?", "鳥" * 100]
+    rows = [f"class0/{n:02d}.jpg,{name}" for n, name in enumerate(names)]
+    (photos / "list.csv").write_text("\n".join(rows))
+    pack = ["pack", photos / "list.csv", "--budget", "1MB", "-o", tmp_path / "m", *FAST]
+    assert said(capsys, *pack)["items"] == 6
+    assert run("export", tmp_path / "m", "-o", tmp_path / "out") == 0
+    files = list((tmp_path / "out").rglob("*.jpg"))
+    assert len({file.parent for file in files}) == 6
+
+
+def test_force_replaces_memories_only(
+    memory: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never an input, a folder or a device."""
+    for victim in (photos / "class0" / "00.jpg", photos, Path(os.devnull)):
+        command = ["pack", photos, "--budget", "1MB", "-o", victim, "--force", *FAST]
+        assert "is no memory file; name another" in refused(capsys, *command)
+    assert "exists already; pass --force" in refused(
+        capsys, "pack", photos, "--budget", "1MB", "-o", memory, *FAST
+    )
+
+
+def test_plan_measures_whatever_the_selector(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One quality and no need of features to rank: R_q is still asked for."""
+    plan = said(capsys, "plan", photos, "--budget", "4/class", *FAST)
+    assert plan["candidates"][1]["volume_ratio"] > 0
+
+
+def test_readers_may_go_away(memory: Path) -> None:
+    """`mrdc info | head -1`, and a closed standard output."""
+    for shell in ("info M | true", "--help | true", "info M >&-", "list >&-"):
+        line = f"set -o pipefail; {sys.executable} -m mrdc {shell.replace('M', str(memory), 1)}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), shell
+
+
+def test_odd_bytes_in_names_reach_neither_terminal_nor_crash(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Escape sequences, and bytes that are no UTF-8."""
+    for name in (b"\x1b[31mred", b"caf\xe9"):
+        os.rename(os.fsencode(photos) + b"/class0", os.fsencode(photos) + b"/" + name)
+        out = tmp_path / f"m{len(name)}"
+        assert run("pack", photos, "--budget", "1MB", "-o", out, *FAST) == 0
+        assert run("info", out) == 0
+        assert "\x1b[31m" not in capsys.readouterr().out
+        assert run("export", out, "-o", tmp_path / f"e{len(name)}") == 0
+        os.rename(os.fsencode(photos) + b"/" + name, os.fsencode(photos) + b"/class0")
 
 
 def test_a_typo_in_a_flag_exits_with_2(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,15 @@ def test_a_folder_of_splits_means_its_training_part(tmp_path: Path) -> None:
     make_photos(tmp_path / "train", classes=2, images=2)
     make_photos(tmp_path / "val", classes=3, images=2)
     assert open_images(tmp_path).classes == ("class0", "class1")
+    make_photos(tmp_path / "extra", classes=1, images=2)
+    with pytest.raises(DataError, match="look like splits, but with extra beside them"):
+        open_images(tmp_path)
+
+
+def test_a_class_may_be_called_train(photos: Path) -> None:
+    """Vehicles have one."""
+    (photos / "class0").rename(photos / "train")
+    assert open_images(photos).classes == ("class1", "class2", "train")
 
 
 def test_other_files_are_ignored_aloud_and_hidden_ones_silently(photos: Path) -> None:
@@ -101,10 +110,20 @@ def test_textures_are_the_same_every_time() -> None:
         (lambda root: _folder(root / "empty").parent, "no image in any class folder"),
         (lambda root: _write(root / "x.zip", b"zip"), r"x\.zip: not a form mrdc reads"),
         (lambda root: _write(root / "x.csv", b""), "no row of path,label"),
-        (lambda root: _write(root / "x.csv", b"a.jpg\n"), "row 1 must be path,label, got 'a.jpg'"),
-        (lambda root: _write(root / "x.csv", b"a.jpg,\n"), "row 1 must be path,label"),
+        (lambda root: _write(root / "x.csv", b"a.jpg\n"), "line 1 must be path,label, got 'a.jpg'"),
+        (lambda root: _write(root / "x.csv", b"a.jpg,\n"), "line 1 must be path,label"),
         (lambda root: make_tar(root / "x.tar", {"a.jpg": b"x"}), r"a\.jpg has no \.cls file"),
         (lambda root: make_tar(root / "x.tar", {"a.cls": b"1"}), "no image with a .cls"),
+        (
+            lambda root: make_tar(root / "x.tar", {"a.jpg": b"x", "a.png": b"y", "a.cls": b"1"}),
+            r"two images for one sample: a\.jpg and a\.png",
+        ),
+        (lambda root: _write(root / "x.csv", b"a\0.jpg,b\n"), "line 1 must be path,label"),
+        (
+            lambda root: _folder(_folder(root / "s") / "val").parent,
+            "val look like splits.*no train/",
+        ),
+        (lambda root: Path(os.devnull), "neither a folder nor a file"),
     ],
 )
 def test_refusals(make: object, message: str, tmp_path: Path) -> None:

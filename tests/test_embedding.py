@@ -1,12 +1,13 @@
 """Embedding: deterministic, cached by content, refuses what it cannot use."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from mrdc.embedding import Embedder, FeatureCache, embed, load_embedder
+from mrdc.embedding import Embedder, FeatureCache, embed, load_embedder, open_cache
 from mrdc.errors import ImageError, UsageError
 from mrdc.image import Photo
 from tests.conftest import CHEAP, jpeg, pixels, project
@@ -88,6 +89,23 @@ def test_the_cache_drops_its_oldest_rows(tmp_path: Path, monkeypatch: pytest.Mon
     count = cache._db.execute("SELECT count(*) FROM features").fetchone()[0]
     cache.close()
     assert count == 3
+
+
+def test_a_broken_cache_is_no_reason_to_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another program's file, or one that breaks on the way: said once, then done without."""
+    embedder = replace(CHEAP, key="k")
+    cache = FeatureCache(tmp_path, "k")
+    cache._db.execute("DROP TABLE features")
+    rows, _ = embed(shots(5), embedder, cache=cache)
+    cache.close()
+    assert rows.shape == (5, 48)
+    assert capsys.readouterr().err.count("not cached any more") == 1
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "k.sqlite").write_bytes(b"garbage" * 1000)
+    assert open_cache(embedder) is None
+    assert "features are not cached (file is not a database)" in capsys.readouterr().err
 
 
 def test_arrays_are_embedded_as_they_are() -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -180,10 +181,22 @@ def test_a_class_that_gets_nothing_is_an_error_that_names_it() -> None:
     memory = ReplayMemory(3_000, "original", class_names={1: "big"})
     memory.add({0: [jpeg(0)]})
     with pytest.raises(
-        BudgetError, match=r"class 'big' .* bytes, but its first image \(1/0\) takes"
+        BudgetError, match=r"class 'big' .*first image \(1/0\) takes .* 2 classes need"
     ):
         memory.add({1: [jpeg(1, 95, 100, 100)]})
     assert memory.targets == [0]
+
+
+def test_the_advice_of_a_small_budget_is_enough() -> None:
+    """A memory with the bytes that the message asks for takes the classes."""
+    images = {label: [jpeg(label, 95, 20 + 9 * label, 30)] for label in range(4)}
+    for whole_file in (False, True):
+        with pytest.raises(BudgetError) as refusal:
+            ReplayMemory(700, "jpeg", 50, whole_file=whole_file).add(images)
+        needed = re.search(r"4 classes need ([\d,]+) bytes", str(refusal.value))
+        assert needed is not None
+        enough = int(needed[1].replace(",", ""))
+        ReplayMemory(enough, "jpeg", 50, whole_file=whole_file).add(images)
 
 
 def test_rebudget_that_would_empty_a_class_changes_nothing() -> None:

@@ -183,9 +183,48 @@ def test_all_images_fit_keeps_the_originals(photos: Path) -> None:
     assert found.sentence() == "Keep all 24 images as the original files: they fit as they are."
 
 
+def test_bad_files_do_not_count_as_originals(photos: Path, tmp_path: Path) -> None:
+    """The budget is the same whether or not anything is embedded."""
+    (photos / "class0" / "zz.jpg").write_bytes(b"junk" * 9000)
+    options = {"budget": "2/class", "skip_bad": True, "quality": (50,)}
+    herded = pack(packing(photos, tmp_path / "a", **options), embedder=CHEAP)
+    drawn = pack(packing(photos, tmp_path / "b", select="random_choice", **options))
+    assert herded.memory.budget_bytes == drawn.memory.budget_bytes
+    assert len(drawn.seen.skipped) == 1
+
+
+@pytest.mark.parametrize("budget", ["9kB", "20kB"])
+def test_plan_and_pack_agree_on_byte_budgets_with_bad_files(
+    photos: Path, tmp_path: Path, budget: str
+) -> None:
+    """What the notes of skipped files take is the same for both."""
+    for number in range(5):
+        (photos / "class0" / f"bad{number}.jpg").write_text("no")
+    options = {"budget": budget, "skip_bad": True, "epsilon": 50.0}
+    promised = planned(photos, **options).chosen
+    packed = pack(packing(photos, tmp_path / "a", **options), embedder=CHEAP)
+    assert len(packed.memory) == promised.quantity
+    assert packed.path.stat().st_size <= packed.memory.budget_bytes
+
+
+def test_one_image_a_class_does_not_hide_lower_qualities(tmp_path: Path) -> None:
+    """R_q of single images is unknown, which is no failure."""
+    photos = make_photos(tmp_path / "p", classes=3, images=12)
+    found = planned(photos, budget="1/class")
+    assert found.candidates[0].per_class[2] == 1
+    assert found.chosen.quantity > found.candidates[0].quantity
+
+
+def test_kept_sources_are_exactly_faithful(photos: Path) -> None:
+    """Nothing changed, so R_q is 1 even where it could not be measured."""
+    found = planned(photos, quality=(100,), budget="2/class")
+    assert found.candidates[1].kept_sources == found.candidates[1].quantity
+    assert found.candidates[1].volume_ratio == 1.0
+
+
 def test_no_room_for_a_better_quality_is_no_failure(photos: Path) -> None:
     """A quality that cannot be tried does not rule out lower ones."""
-    found = planned(photos, budget="6800B", quality=(95, 10))
+    found = planned(photos, budget="6kB", quality=(95, 10))
     assert found.chosen.quality == 10
 
 
@@ -193,7 +232,7 @@ def test_nothing_passes_keeps_the_originals_and_says_so(photos: Path) -> None:
     """With an epsilon that nothing meets."""
     found = planned(photos, epsilon=1e-9)
     assert found.chosen.codec == "original"
-    assert "no compressed candidate passes" in found.sentence()
+    assert "nothing compressed passes" in found.sentence()
 
 
 def test_exact_quantities_hold_together(photos: Path) -> None:
@@ -251,8 +290,9 @@ def test_bad_files_stop_the_plan_or_are_skipped_and_listed(photos: Path, tmp_pat
     with pytest.raises(ImageError, match=r"class1/01\.jpg: not an image"):
         planned(photos)
     packed = pack(packing(photos, tmp_path / "a", skip_bad=True), embedder=CHEAP)
-    assert len(packed.skipped) == 3
-    assert ReplayMemory.load(tmp_path / "a").notes["skipped"] == packed.skipped
+    skipped = packed.seen.skipped
+    assert len(skipped) == 3
+    assert ReplayMemory.load(tmp_path / "a").notes["skipped"] == skipped
     assert packed.plan is not None
     assert packed.plan.images == 21
     options = {"quality": (50,), "select": "random_choice", "skip_bad": True, "budget": "1MB"}
@@ -276,11 +316,11 @@ def test_classes_with_one_image_or_none(photos: Path) -> None:
 
 def test_budgets_too_small(photos: Path) -> None:
     """For anything: an error with the bytes needed. For some: their row says no room."""
-    with pytest.raises(BudgetError, match=r"class 'class\d' .* takes .*: give 3 classes"):
+    with pytest.raises(BudgetError, match=r"class 'class\d' .* takes .*: 3 classes need"):
         planned(photos, budget="100B")
-    found = planned(photos, budget="6800B", quality=(95, 10), epsilon=100.0)
+    found = planned(photos, budget="6kB", quality=(95, 10), epsilon=100.0)
     assert [candidate.quantity > 0 for candidate in found.candidates] == [False, False, True]
-    assert found.candidates[0].verdict.startswith("no room: the budget leaves class")
+    assert found.candidates[0].verdict.startswith("no room: the budget of 6,000 bytes")
     with pytest.raises(BudgetError, match="no room for originals, and what fits does not pass"):
         planned(photos, budget="5600B", quality=(10,), epsilon=1e-9)
 
@@ -293,7 +333,7 @@ def test_budgets_too_small(photos: Path) -> None:
         ({"quality": ()}, "at least one"),
         ({"select": "best"}, "unknown selector 'best': choose from herding"),
         ({"budget": "much"}, "budget 'much' is not one"),
-        ({"epsilon": -1.0}, "epsilon must be above 0"),
+        ({"epsilon": -1.0}, "epsilon must be a number above 0"),
         ({"threads": 0}, "--threads must be 1 or more"),
     ],
 )
@@ -306,9 +346,14 @@ def test_wrong_settings(photos: Path, options: dict[str, object], message: str) 
 def test_pack_replaces_only_when_told(photos: Path, tmp_path: Path) -> None:
     """An existing file is not lost to a repeated command."""
     (tmp_path / "a").write_text("precious")
+    for force in (False, True):
+        with pytest.raises(OutputError, match="is no memory file; name another"):
+            pack(packing(photos, tmp_path / "a", force=force), embedder=CHEAP)
+    assert (tmp_path / "a").read_text() == "precious"
+    (tmp_path / "a").unlink()
+    pack(packing(photos, tmp_path / "a"), embedder=CHEAP)
     with pytest.raises(OutputError, match="exists already; pass --force"):
         pack(packing(photos, tmp_path / "a"), embedder=CHEAP)
-    assert (tmp_path / "a").read_text() == "precious"
     pack(packing(photos, tmp_path / "a", force=True), embedder=CHEAP)
     assert audit(tmp_path / "a").problems == []
     with pytest.raises(OutputError, match="there is no folder"):

@@ -248,14 +248,19 @@ def test_epsilon_is_a_strict_bound() -> None:
 
 
 def test_unknown_ratio_never_passes() -> None:
-    """Nor does a candidate that stores nothing."""
-    assert choose_quality([PAPER[0], candidate(50, -1, 85)]).codec == "original"
-    assert choose_quality([PAPER[0], candidate(50, 1.0, 0)]).codec == "original"
+    """Nor does a candidate that stores nothing; but neither rules out a lower quality."""
+    for unknown in (candidate(50, -1, 85), candidate(50, -1, 0)):
+        assert choose_quality([PAPER[0], unknown]).codec == "original"
+        assert choose_quality([PAPER[0], unknown, candidate(25, 0.9, 99)]).quality == 25
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"rule": "best"}, "rule must be"), ({"epsilon": 0.0}, "epsilon must be above 0")],
+    [
+        ({"rule": "best"}, "rule must be"),
+        ({"epsilon": 0.0}, "epsilon must be a number above 0"),
+        ({"epsilon": math.inf}, "a number"),
+    ],
 )
 def test_wrong_rules_are_refused(settings: dict[str, float], message: str) -> None:
     """With what is allowed."""

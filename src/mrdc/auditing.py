@@ -48,8 +48,9 @@ def audit(path: Path, progress: Callable[[int], None] = lambda count: None) -> A
             progress(1)
             if problem:
                 problems.append(problem)
-    if file.image_bytes > budget:
-        problems.append(f"{file.image_bytes:,} bytes of images exceed the budget of {budget:,}")
+    used, what = (size, "file") if file.meta["whole_file"] else (file.image_bytes, "images")
+    if used > budget:
+        problems.append(f"{used:,} bytes of {what} exceed the budget of {budget:,}")
     return Audit(len(file), file.image_bytes, budget, size, problems)
 
 

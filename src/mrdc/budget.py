@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,6 +38,15 @@ class Budget:
             return f"{self.amount / UNITS[unit]:.0f}{unit}"
         return f"{self.amount:g}" + ("/class" if self.unit == "class" else " originals")
 
+    def as_json(self, total: int) -> dict[str, Any]:
+        """As it was written, in bytes, and in originals where their size is known."""
+        return {
+            "text": str(self),
+            "bytes": total,
+            "originals": total / self.original_bytes if self.original_bytes else None,
+            "original_bytes": self.original_bytes,
+        }
+
     def total_bytes(self, classes: int) -> int:
         """Bytes that so many classes may hold together."""
         if self.unit == "bytes":
@@ -57,7 +66,7 @@ def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget
     match = re.fullmatch(
         r"\s*(\d+(?:\.\d+)?)\s*(/\s*class|originals?|[kmgt]?i?b|)\s*", str(text), re.IGNORECASE
     )
-    if not match or float(match[1]) <= 0:
+    if not match or not 0 < float(match[1]) < 1e15:
         raise UsageError(f"budget {text!r} is not one: {ALLOWED}")
     amount, unit = float(match[1]), match[2].lower() or "b"
     sizes = {name.lower(): size for name, size in UNITS.items()}

@@ -1,5 +1,6 @@
 """The command line: one thin function for each verb."""
 
+import io
 import json
 import os
 import sys
@@ -12,12 +13,11 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from mrdc import __version__, show
-from mrdc.errors import MrdcError
+from mrdc.errors import ImageError, MrdcError
 from mrdc.exporting import Format
 from mrdc.settings import PackSettings, PlanSettings
 
@@ -64,8 +64,9 @@ class Export:
     """A memory file."""
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The folder, or the tar, to make."""
-    format: Format = "folder"
-    """folder: one sub-folder a class; webdataset: a tar of image, class and details."""
+    format: Format | None = None
+    """folder: one sub-folder a class; webdataset: a tar of image, class and details. By
+    default webdataset where the output ends in .tar."""
     json: Json = False
 
 
@@ -120,8 +121,8 @@ def run(command: Command, console: Console) -> int:
         file = MemoryFile(command.memory)
         with bars(command.json) as progress:
             count = export(file, command.output, command.format, progress("exporting", len(file)))
-        result = {"output": str(command.output), "format": command.format, "items": count}
-        line = f"Wrote {count:,} images to {escape(str(command.output))}"
+        result = {"output": str(command.output), "items": count}
+        line = f"Wrote {show.count(count, 'image')} to {show.clean(str(command.output))}"
         answer(command.json, result, lambda: console.print(line))
     else:
         names = show.names()
@@ -132,7 +133,7 @@ def run(command: Command, console: Console) -> int:
 def answer(as_json: bool, result: dict[str, Any], tell: Callable[[], None]) -> None:
     """Print the result for programs, or tell people."""
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps(result, allow_nan=False))
     else:
         tell()
 
@@ -155,24 +156,25 @@ def bars(silent: bool) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
         yield stage
 
 
+class Screen(Console):
+    """A console whose reader may go away."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command `mrdc`; returns its exit code."""
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # we refuse it
-    console = Console()
-    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
-        print(f"mrdc {__version__}")
-        return 0
-    command: Command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
-        args=arguments,
-        prog="mrdc",
-        config=(tyro.conf.FlagCreatePairsOff,),
-        description=f"mrdc {__version__}: replay compressed images under a byte budget.",
-    )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
-        code = run(command, console)
-        sys.stdout.flush()
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
+    except ImageError as error:
+        return _fail(f"{error} (plan and pack go on without such files with --skip-bad)", 2)
     except MrdcError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
@@ -185,13 +187,29 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(f"{error.filename or 'standard output'}: {error.strerror}", 2)
 
 
+def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        print(f"mrdc {__version__}")
+        return 0
+    try:
+        command: Command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            args=arguments,
+            prog="mrdc",
+            config=(tyro.conf.FlagCreatePairsOff,),
+            description=f"mrdc {__version__}: replay compressed images under a byte budget.",
+        )
+    except SystemExit as stop:  # help was asked for, or the arguments were wrong
+        return stop.code if isinstance(stop.code, int) else 2
+    return run(command, Screen())
+
+
 def _silence() -> None:
     """Let Python's own flush at exit go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:
-    """Say one line on standard error, with nothing in it that could upset a terminal."""
-    printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
-    print(f"mrdc: {printable}", file=sys.stderr)
+    """Say one line on standard error."""
+    print(f"mrdc: {show.printable(message)}", file=sys.stderr)
     return code

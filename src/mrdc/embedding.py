@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +99,8 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
     except OSError as error:
         raise UsageError(f"--weights {path}: cannot be read ({error.strerror})") from None
     except Exception as error:  # both loaders raise many kinds
-        raise UsageError(f"--weights {path}: not a state dict ({error})") from None
+        why = str(error).splitlines()[0][:80]
+        raise UsageError(f"--weights {path}: not a state dict ({why})") from None
     return state, digest
 
 
@@ -208,6 +210,7 @@ class FeatureCache:
     def __init__(self, folder: Path, key: str):
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
+        self._broken = False
         self._db = sqlite3.connect(
             folder / f"{key}.sqlite", timeout=60, isolation_level=None, check_same_thread=False
         )
@@ -217,27 +220,33 @@ class FeatureCache:
 
     def get(self, digest: bytes) -> Tensor | None:
         """The features of an image seen before."""
-        with self._lock:
-            found = self._db.execute(
-                "SELECT row FROM features WHERE digest = ?", (digest,)
-            ).fetchone()
-        return torch.frombuffer(bytearray(found[0]), dtype=torch.float32) if found else None
+        found = self._ask("SELECT row FROM features WHERE digest = ?", digest)
+        if found is None or not found[0] or len(found[0]) % 4:
+            return None
+        return torch.frombuffer(bytearray(found[0]), dtype=torch.float32)
 
     def put(self, digest: bytes, row: Tensor) -> None:
         """Remember the features of an image."""
-        with self._lock:
-            self._db.execute(
-                "INSERT OR REPLACE INTO features VALUES (?, ?)", (digest, row.numpy().tobytes())
-            )
+        self._ask("INSERT OR REPLACE INTO features VALUES (?, ?)", digest, row.numpy().tobytes())
 
     def close(self) -> None:
         """Drop the oldest features over the size limit, and let go of the file."""
+        last = self._ask("SELECT max(rowid), length(row) FROM features")
+        if last is not None and last[1]:
+            self._ask("DELETE FROM features WHERE rowid <= ?", last[0] - CACHE_BYTES // last[1])
+        self._db.close()
+
+    def _ask(self, question: str, *values: Any) -> Any:
+        """The first row of an answer; after a failure, none, and nothing is asked any more."""
         with self._lock:
-            last = self._db.execute("SELECT max(rowid), length(row) FROM features").fetchone()
-            if last[0] is not None:
-                keep = CACHE_BYTES // last[1]
-                self._db.execute("DELETE FROM features WHERE rowid <= ?", (last[0] - keep,))
-            self._db.close()
+            if self._broken:
+                return None
+            try:
+                return self._db.execute(question, values).fetchone()
+            except sqlite3.Error as error:
+                self._broken = True
+                print(f"mrdc: features are not cached any more ({error})", file=sys.stderr)
+                return None
 
 
 def open_cache(embedder: Embedder) -> FeatureCache | None:

@@ -2,8 +2,8 @@
 
 import csv
 import io
+import itertools
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from mrdc.errors import MemoryFileError, OutputError
-from mrdc.store import MemoryFile, output_errors, whole_file
+from mrdc.store import MemoryFile, output_errors, umask, whole_file
 
 Format = Literal["folder", "webdataset"]
 KINDS = {
@@ -25,19 +25,23 @@ KINDS = {
 def export(
     file: MemoryFile,
     output: Path,
-    format: Format,
+    format: Format | None = None,
     progress: Callable[[int], None] = lambda count: None,
 ) -> int:
     """Write every image as a file of its own; how many there were.
+
+    Without a format, a name that ends in .tar means webdataset.
 
     Raises:
         OutputError: the output exists or cannot be written; nothing is left of it.
         MemoryFileError: an image does not match its checksum.
     """
-    if output.exists():
+    if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; name a new one")
     if not output.absolute().parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
+    if format is None:
+        format = "webdataset" if output.suffix == ".tar" else "folder"
     writer = _folder if format == "folder" else _webdataset
     writer(file, output, progress)
     return len(file)
@@ -67,13 +71,18 @@ def safe_names(names: list[str]) -> list[str]:
     """A distinct, harmless folder name for each class.
 
     Letters, digits, space, dot, dash and underscore stay, other characters
-    become underscores; a name that is changed by this, or taken, gets its position.
+    become underscores; a name that is changed by this, or taken, gets a number.
     """
+    taken = {"manifest.csv"}
     safe: list[str] = []
     for position, name in enumerate(names):
-        plain = re.sub(r"[^\w .-]", "_", name).strip(" .")[:100]
-        taken = plain.casefold() in {other.casefold() for other in safe}
-        safe.append(plain if plain == name and not taken else f"{position:04d}_{plain}")
+        plain = re.sub(r"[^\w .-]", "_", name).strip(" .")
+        plain = plain.encode()[:100].decode(errors="ignore")
+        numbered = (f"{number:04d}_{plain}" for number in itertools.count(position))
+        wanted = itertools.chain([plain] if plain == name else [], numbered)
+        free = next(choice for choice in wanted if choice.casefold() not in taken)
+        taken.add(free.casefold())
+        safe.append(free)
     return safe
 
 
@@ -87,7 +96,8 @@ def _folder(file: MemoryFile, output: Path, progress: Callable[[int], None]) -> 
         parent = output.absolute().parent
         temporary = Path(tempfile.mkdtemp(".tmp", f".{output.name}.", parent))
         try:
-            with (temporary / "manifest.csv").open("w", newline="", encoding="utf-8") as listing:
+            manifest = temporary / "manifest.csv"
+            with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
                 writer = csv.writer(listing)
                 writer.writerow(["file", "label", "class", "rank", "source"])
                 for _, stream, kind, label, rank, source in _images(file):
@@ -95,10 +105,9 @@ def _folder(file: MemoryFile, output: Path, progress: Callable[[int], None]) -> 
                     target = temporary / relative
                     target.parent.mkdir(exist_ok=True)
                     target.write_bytes(stream)
-                    source = os.fsencode(source).decode("utf-8", "replace")
                     writer.writerow([relative, label, names[label], rank, source])
                     progress(1)
-            temporary.chmod(0o755)
+            temporary.chmod(0o777 & ~umask())
             temporary.rename(output)
         except BaseException:
             shutil.rmtree(temporary)

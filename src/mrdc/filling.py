@@ -18,7 +18,7 @@ from typing import TypeVar
 from mrdc.budget import level
 from mrdc.codec import Codec
 from mrdc.codec.jpeg import split
-from mrdc.errors import BudgetError, ImageError
+from mrdc.errors import ImageError
 from mrdc.image import Photo, decode
 from mrdc.store import index_entry, output_errors
 
@@ -78,21 +78,18 @@ class Spool:
     def __init__(self, folder: Path):
         self.folder = folder
         with output_errors(folder):
-            self._file = tempfile.TemporaryFile(dir=folder)
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
         weakref.finalize(self, self._file.close)
         self._end = 0
 
     def append(self, body: bytes) -> int:
         """Store a run of bytes; where it starts."""
+        rest = memoryview(body)
         with output_errors(self.folder):
-            self._file.write(body)
+            while rest:
+                rest = rest[self._file.write(rest) :]
         self._end += len(body)
         return self._end - len(body)
-
-    def flush(self) -> None:
-        """Make everything appended readable."""
-        with output_errors(self.folder):
-            self._file.flush()
 
     def __getitem__(self, part: slice) -> bytes:
         return os.pread(self._file.fileno(), part.stop - part.start, part.start)
@@ -212,8 +209,6 @@ def fill(
         if grown.waiting and grown.next_cost <= spare:
             spare -= grown.next_cost
             grown.settle(grown.spent + grown.next_cost)
-    if spool is not None:
-        spool.flush()
     return classes
 
 
@@ -246,22 +241,3 @@ def ordered(
     finally:
         for _, future in pending:
             future.cancel()
-
-
-def check_filled(grown: Growing, name: str, share: int, classes: int) -> None:
-    """Refuse a class that got nothing.
-
-    Raises:
-        BudgetError: its first image is larger than its share.
-        ImageError: it has no readable image.
-    """
-    if grown.sizes:
-        return
-    if not grown.waiting:
-        raise ImageError(f"class {name!r} has no readable image")
-    need = grown.next_cost
-    raise BudgetError(
-        f"the budget leaves class {name!r} {max(share, 0):,} bytes, but its first image "
-        f"({grown.waiting[0].source}) takes {need:,}: give {classes} classes {need * classes:,} "
-        "bytes or more, or allow a lower quality"
-    )

@@ -93,7 +93,7 @@ def _decode_with_pillow(data: bytes, name: str) -> Pixels:
             "JPEG 2000, GIF, BMP, TIFF, PPM)"
         ) from None
     except Image.DecompressionBombError:
-        raise ImageError(_too_large(name, "far more")) from None
+        raise ImageError(_too_large(name, "hundreds of millions of")) from None
     except Exception as error:  # Pillow's plug-ins raise many kinds
         raise ImageError(f"{name}: the image is damaged ({error})") from None
 

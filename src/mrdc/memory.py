@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from mrdc import __version__
 from mrdc.budget import Budget, level, parse_budget, quantity, share
 from mrdc.codec import CODECS, Codec, lookup
-from mrdc.errors import BudgetError, UsageError
-from mrdc.filling import Growing, Skip, Spool, check_filled, encode, fill, ordered
+from mrdc.errors import BudgetError, ImageError, UsageError
+from mrdc.filling import Growing, Skip, Spool, encode, fill, ordered
 from mrdc.image import Photo, Pixels, decode
 from mrdc.shelf import Payload, Shelf, from_file, table_bytes, to_arrays
 from mrdc.store import HEADER_BYTES, NOTES_BYTES, MemoryFile, join_names, split_names, write_memory
@@ -175,9 +176,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
                 skip=skip,
                 progress=progress,
             )
-        limit = level(room, held, len(classes))
-        for label, grown in classes.items():
-            check_filled(grown, self._name(label), limit, len(held) + len(classes))
+        self._check_filled(classes, held, room)
         shelves = {label: self._shelf(grown, tables) for label, grown in classes.items()}
         self._replace(self._cut({**self._shelves, **shelves}, room))
 
@@ -191,13 +190,32 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         self._replace(self._cut(self._shelves, self._room(new, self.labels)))
         self.budget = new
 
+    def _check_filled(self, classes: dict[int, Growing], held: list[int], room: int) -> None:
+        """Refuse to go on with classes that got nothing."""
+        empty = {label: grown for label, grown in classes.items() if not grown.sizes}
+        for label, grown in empty.items():
+            if not grown.waiting:
+                raise ImageError(f"class {self._name(label)!r} has no readable image")
+        if not empty:
+            return
+        label, grown = max(empty.items(), key=lambda pair: pair[1].next_cost)
+        count, total = len(held) + len(classes), self.budget.total_bytes(len(held) + len(classes))
+        needed = total - room + count * grown.next_cost
+        raise BudgetError(
+            f"the budget of {total:,} bytes leaves class {self._name(label)!r} "
+            f"{level(room, held, len(classes)):,}, but its first image "
+            f"({grown.waiting[0].source}) takes {grown.next_cost:,}: {count} classes need "
+            f"{needed:,} bytes or more, or a lower quality"
+        )
+
     def _room(self, budget: Budget, labels: list[int], tables: bytes = b"") -> int:
         """Bytes for images of these classes, after what they share has its own."""
         room = budget.total_bytes(len(labels)) - table_bytes(self._shelves, tables)
         if not self.whole_file:
             return room
         classes = sum(_json_bytes(self._entry(label)) for label in labels)
-        notes = max(NOTES_BYTES, _json_bytes(self.notes))
+        skipped = {"skipped": self.notes.get("skipped", [])}
+        notes = max(_json_bytes(self.notes), NOTES_BYTES + _json_bytes(skipped))
         base64 = table_bytes(self._shelves, tables) // 2
         return room - base64 - classes - notes - HEADER_BYTES
 
@@ -295,15 +313,16 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
     def _entry(self, label: int) -> dict[str, Any]:
         """What the file says of a class; the largest numbers stand in for one not held yet."""
         shelf = self._shelves.get(label)
-        return {
-            "label": label,
-            "name": self._name(label),
-            "items": len(shelf) if shelf else 10**9,
-            "codec": shelf.codec if shelf else self.codec.name,
-            "quality": shelf.quality if shelf else self.quality,
-            "encoder": shelf.encoder if shelf else self.codec.encoder,
-            "duplicates": shelf.duplicates if shelf else 10**9,
-        }
+        entry: dict[str, Any] = {"label": label, "name": self._name(label)}
+        if shelf is None:
+            return entry | {"items": 10**9, "duplicates": 10**9}
+        entry |= {"items": len(shelf), "duplicates": shelf.duplicates}
+        made = {"codec": shelf.codec, "quality": shelf.quality, "encoder": shelf.encoder}
+        return entry if made == self._made() else entry | made
+
+    def _made(self) -> dict[str, Any]:
+        """What makes new images; a class that was made otherwise says so itself."""
+        return {"codec": self.codec.name, "quality": self.quality, "encoder": self.codec.encoder}
 
     def _metadata(self) -> dict[str, Any]:
         classes = [self._entry(label) for label in self._shelves]
@@ -317,9 +336,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             "budget": budget,
             "accounting": self.accounting,
             "whole_file": self.whole_file,
-            "codec": self.codec.name,
-            "quality": self.quality,
-            "encoder": self.codec.encoder,
+            **self._made(),
+            "mrdc": __version__,
             "classes": classes,
             "notes": self.notes,
         }

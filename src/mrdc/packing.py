@@ -9,11 +9,12 @@ import numpy as np
 
 from mrdc.codec import CODECS
 from mrdc.embedding import Embedder
-from mrdc.errors import OutputError
+from mrdc.errors import MemoryFileError, OutputError
 from mrdc.memory import ReplayMemory
-from mrdc.planning import Plan, budget_json, ranking_for, search
+from mrdc.planning import Plan, ranking_for, search
 from mrdc.settings import PackSettings
-from mrdc.survey import Progress, quiet, search_space, survey
+from mrdc.store import MemoryFile
+from mrdc.survey import Progress, Survey, quiet, search_space, survey
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,16 @@ class Packed:
     path: Path
     memory: ReplayMemory
     plan: Plan | None
-    skipped: list[str]
-    ignored: list[str]
-    seconds: float
+    seen: Survey
+
+    @property
+    def complete(self) -> int:
+        """How many classes hold all their images, and leave bytes to the others."""
+        double = self.memory.duplicates()
+        photos = enumerate(self.seen.images.photos)
+        left = [len(of_class) - double.get(label, 0) for label, of_class in photos]
+        held = np.bincount(self.memory.targets)
+        return int((held >= left).sum())
 
     def as_json(self) -> dict[str, Any]:
         memory = self.memory
@@ -35,7 +43,9 @@ class Packed:
             "codec": memory.codec.name,
             "quality": memory.quality,
             "items": len(memory),
+            "images": len(self.seen.images),
             "classes": len(memory.labels),
+            "complete_classes": self.complete,
             "per_class": {
                 "fewest": int(counts.min()),
                 "mean": float(counts.mean()),
@@ -44,13 +54,14 @@ class Packed:
             "payload_bytes": memory.nbytes,
             "budget_bytes": memory.budget_bytes,
             "file_bytes": self.path.stat().st_size,
-            "budget": budget_json(memory.budget, memory.budget_bytes),
+            "whole_file": memory.whole_file,
+            "budget": memory.budget.as_json(memory.budget_bytes),
             "kept_sources": memory.kept_sources(),
             "duplicates": sum(memory.duplicates().values()),
-            "skipped": self.skipped,
-            "ignored": self.ignored,
+            "skipped": self.seen.skipped,
+            "ignored": self.seen.images.ignored,
             "plan": self.plan.as_json() if self.plan else None,
-            "seconds": round(self.seconds, 3),
+            "seconds": round(time.perf_counter() - self.seen.start, 3),
         }
 
 
@@ -64,31 +75,43 @@ def pack(
             cannot be written; nothing is left behind.
     """
     path = settings.output
-    if path.exists() and not settings.force:
-        raise OutputError(f"{path}: exists already; pass --force to replace it")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
+    _check_output(settings)
     space = search_space(settings)
-    with survey(settings, progress, embedder) as seen:
-        if len(space) == 1:
-            found, (codec, quality) = None, space[0]
-            order = ranking_for(seen, codec, quality, seen.rank(seen.features), path.parent).order
-        else:
+    with survey(settings, progress, embedder, measuring=len(space) > 1) as seen:
+        if len(space) > 1:
             found, order = search(seen)
             codec, quality = CODECS[found.chosen.codec], found.chosen.quality
-        notes = {
-            "select": settings.select,
-            "pairing": settings.pairing,
-            "embed": settings.embed if seen.embedder else None,
-            "search": _lasting(found) if found else None,
-            "skipped": seen.skipped,
-        }
-        memory = seen.build(codec, quality, order, path.parent, notes=notes)
-    memory.rebudget(memory.budget)  # images skipped on the way have made the notes longer
+        else:
+            found, (codec, quality) = None, space[0]
+            order = seen.rank(seen.features)
+            if settings.pairing == "independent":
+                order = ranking_for(seen, codec, quality, order, path.parent).order
+        memory = seen.build(codec, quality, order, path.parent)
+    memory.notes |= {
+        "select": settings.select,
+        "seed": settings.seed,
+        "pairing": settings.pairing,
+        "embed": settings.embed if seen.embedder else None,
+        "search": _lasting(found) if found else None,
+    }
+    memory.rebudget(memory.budget)  # should the notes have outgrown the room kept for them
     memory.save(path)
-    return Packed(
-        path, memory, found, seen.skipped, seen.images.ignored, time.perf_counter() - seen.start
-    )
+    return Packed(path, memory, found, seen)
+
+
+def _check_output(settings: PackSettings) -> None:
+    """Refuse, before any work, to replace what is not ours to replace."""
+    path = settings.output
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: there is no folder {path.parent}")
+    if not path.exists() and not path.is_symlink():
+        return
+    try:
+        MemoryFile(path)
+    except MemoryFileError:
+        raise OutputError(f"{path}: is there already and is no memory file; name another") from None
+    if not settings.force:
+        raise OutputError(f"{path}: exists already; pass --force to replace it")
 
 
 def _lasting(found: Plan) -> dict[str, Any]:

@@ -96,19 +96,20 @@ class Plan:
         everything = chosen.quantity == self.images - chosen.duplicates
         count = f"all {chosen.quantity:,} images" if everything else f"{chosen.quantity:,} images"
         if chosen.codec == "original":
-            why = "they fit as they are" if everything else "no compressed candidate passes"
+            why = "they fit as they are" if everything else "nothing compressed passes"
             return f"Keep {count} as the original files: {why}."
         plain = next(c for c in self.candidates if c.codec == "original")
         gain = f" instead of {plain.quantity:,} originals" if plain.quantity else ""
+        lower = " Less quality would buy nothing: all fit." if everything else ""
         return (
             f"Store {count} as {chosen}{gain}: R_q = {chosen.volume_ratio:.2f}, "
-            f"within {self.settings.epsilon:g} of 1."
+            f"within {self.settings.epsilon:g} of 1.{lower}"
         )
 
     def as_json(self) -> dict[str, Any]:
         chosen = self.chosen
         return {
-            "budget": budget_json(self.budget, self.budget_bytes),
+            "budget": self.budget.as_json(self.budget_bytes),
             "classes": self.classes,
             "images": self.images,
             "candidates": [candidate.as_json() for candidate in self.candidates],
@@ -126,17 +127,6 @@ class Plan:
         }
 
 
-def budget_json(budget: Budget, total: int) -> dict[str, Any]:
-    """A budget as it was written, in bytes and in originals."""
-    originals = total / budget.original_bytes if budget.original_bytes else None
-    return {
-        "text": str(budget),
-        "bytes": total,
-        "originals": originals,
-        "original_bytes": budget.original_bytes,
-    }
-
-
 def plan(
     settings: PlanSettings, *, progress: Progress = quiet, embedder: Embedder | None = None
 ) -> Plan:
@@ -145,7 +135,7 @@ def plan(
     Raises:
         MrdcError: settings or images that cannot be used.
     """
-    with survey(settings, progress, embedder) as seen:
+    with survey(settings, progress, embedder, measuring=True) as seen:
         return search(seen)[0]
 
 
@@ -202,7 +192,7 @@ def measure(
         verdict = f"{NO_ROOM}{error}"
         return Measured(codec.name, quality, 0, 0, math.nan, {}, verdict=verdict), whole.order
     ratio = PhaseRatio(0.0, {}, {})  # exact where no pixel changes
-    if not lossless:
+    if not lossless and memory.kept_sources() < len(memory):
         paired = settings.pairing == "paired"
         originals = _places(seen, memory) if paired else dict(enumerate(rankings))
         pairs = {}

@@ -183,8 +183,8 @@ def judge(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0
     """
     if rule not in ("contiguous", "paper"):
         raise UsageError(f"rule must be 'contiguous' or 'paper', got {rule!r}")
-    if not epsilon > 0:
-        raise UsageError(f"epsilon must be above 0, got {epsilon}")
+    if not 0 < epsilon < math.inf:
+        raise UsageError(f"epsilon must be a number above 0, got {epsilon}")
     candidates = list(candidates)
     judged: dict[int, C] = {}
     ordered = sorted(enumerate(candidates), key=lambda pair: _order(pair[1]))
@@ -194,13 +194,15 @@ def judge(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0
             distance = abs(candidate.volume_ratio - 1)
             if candidate.quantity == 0:
                 feasible, verdict = False, candidate.verdict
-            elif not distance < epsilon:  # nan fails too
+            elif math.isnan(distance):
+                feasible, verdict = False, "R_q unknown"
+            elif distance >= epsilon:
                 feasible, verdict = False, "too far from 1"
             elif failed and rule == "contiguous":
                 feasible, verdict = False, "a better quality fails"
             else:
                 feasible, verdict = True, "passes"
-            failed |= not feasible and candidate.quantity > 0  # no room is no failure
+            failed |= not feasible and distance >= epsilon  # not where nothing was measured
             judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
     return [judged[index] for index in range(len(candidates))]
 

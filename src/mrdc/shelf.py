@@ -124,9 +124,9 @@ def from_file(file: MemoryFile) -> dict[int, Shelf]:
             kept=arrays["kept"][part].astype(bool),
             sources=join_names(names[part]),
             tables=file.tables[tables.max()] if tables.max() >= 0 else b"",
-            codec=entry["codec"],
-            quality=entry["quality"],
-            encoder=entry["encoder"],
+            codec=entry.get("codec", file.meta["codec"]),
+            quality=entry.get("quality", file.meta["quality"]),
+            encoder=entry.get("encoder", file.meta["encoder"]),
             duplicates=entry["duplicates"],
         )
         begin = end

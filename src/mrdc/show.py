@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mrdc.budget import Budget
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
 from mrdc.selection import SELECTORS
@@ -53,6 +54,22 @@ def names() -> dict[str, list[str]]:
     }
 
 
+def clean(text: str) -> str:
+    """Names from users: nothing in them reaches the terminal as a command."""
+    return escape(printable(text))
+
+
+def printable(text: str) -> str:
+    """Control characters and odd bytes spelled out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def count(number: float, what: str) -> str:
+    """1 class, 2 classes."""
+    plural = what if number == 1 else what + ("es" if what.endswith("s") else "s")
+    return f"{number:,.4g} {plural}" if number != int(number) else f"{int(number):,} {plural}"
+
+
 def listing(console: Console, found: dict[str, list[str]]) -> None:
     for kind, entries in found.items():
         if entries:
@@ -61,7 +78,7 @@ def listing(console: Console, found: dict[str, list[str]]) -> None:
 
 def some(entries: list[str]) -> str:
     """The first few entries, escaped, and how many more there are."""
-    shown = "".join(f"\n  {escape(entry)}" for entry in entries[:MORE])
+    shown = "".join(f"\n  {clean(entry)}" for entry in entries[:MORE])
     more = len(entries) - MORE
     return shown + (f"\n  and {more:,} more" if more > 0 else "")
 
@@ -70,19 +87,18 @@ def budget_line(budget: dict[str, Any], items: int | None = None) -> str:
     """A budget three ways: bytes, originals, items held."""
     parts = [f"{budget['bytes']:,} bytes"]
     if budget["originals"]:
-        parts.append(f"{budget['originals']:,.0f} originals")
+        parts.append(count(round(budget["originals"], 1), "original"))
     if items is not None:
-        parts.append(f"{items:,} images held")
-    return f"Budget {budget['text']} = {' = '.join(parts[:2])}" + "".join(
-        f", {p}" for p in parts[2:]
-    )
+        parts.append(f"{count(items, 'image')} held")
+    return f"Budget {budget['text']}: {', '.join(parts)}"
 
 
 def plan(console: Console, found: "Plan") -> None:
     about = found.as_json()
     original = about["budget"]["original_bytes"]
     console.print(
-        f"{found.classes:,} classes, {found.images:,} images, {size(original)} each on average"
+        f"{count(found.classes, 'class')}, {count(found.images, 'image')}, "
+        f"{size(original)} each on average"
     )
     console.print(budget_line(about["budget"]))
     exact = any(candidate.exact for candidate in found.candidates)
@@ -105,12 +121,11 @@ def plan(console: Console, found: "Plan") -> None:
     console.print(rows)
     console.print(f"[bold]{escape(found.sentence())}[/bold]")
     remarks(console, found.skipped, found.ignored)
-    excluded = {n: w for c in found.candidates for n, w in c.excluded.items()}
-    if excluded:
-        lines = [f"{name}: {why}" for name, why in excluded.items()]
-        console.print(f"Left out of R_q at some quality: {len(lines)} classes{some(lines)}")
-    if found.chosen.duplicates:
-        console.print(f"Exact duplicates stored once: {found.chosen.duplicates:,}")
+    for candidate in found.candidates:
+        if candidate.excluded:
+            lines = [f"{name}: {why}" for name, why in candidate.excluded.items()]
+            left_out = count(len(lines), "class")
+            console.print(f"{left_out} left out of R_q of {candidate}:{some(lines)}")
 
 
 def remarks(console: Console, skipped: list[str], ignored: list[str]) -> None:
@@ -128,19 +143,24 @@ def packed(console: Console, result: "Packed") -> None:
     counts = about["per_class"]
     setting = "" if about["quality"] is None else f" {about['quality']}"
     console.print(
-        f"Wrote {escape(about['path'])}: {about['items']:,} images of {about['classes']:,} classes "
-        f"({counts['fewest']} to {counts['most']} each) as {about['codec']}{setting}, "
-        f"{size(about['payload_bytes'])} of images in a file of {size(about['file_bytes'])}"
+        f"Wrote {clean(about['path'])}: {about['items']:,} of {count(about['images'], 'image')}, "
+        f"{count(about['classes'], 'class')} ({counts['fewest']} to {counts['most']} each), as "
+        f"{about['codec']}{setting}; {size(about['payload_bytes'])} of images, "
+        f"{size(about['file_bytes'])} of file"
     )
     console.print(budget_line(about["budget"], about["items"]))
-    free = about["budget_bytes"] - about["payload_bytes"]
-    console.print(f"{size(free)} of the budget stay free")
+    used = about["file_bytes"] if about["whole_file"] else about["payload_bytes"]
+    console.print(f"{size(about['budget_bytes'] - used)} of the budget stay free")
+    if 0 < about["complete_classes"] < about["classes"]:
+        full = count(about["complete_classes"], "class")
+        console.print(f"{full} hold all their images, and leave bytes to the others")
+    if about["duplicates"]:
+        console.print(f"{count(about['duplicates'], 'exact duplicate')} stored once")
     if about["kept_sources"] and about["codec"] != "original":
-        console.print(
-            f"{about['kept_sources']:,} images keep their source bytes: not smaller encoded"
-        )
+        kept = count(about["kept_sources"], "image")
+        console.print(f"{kept} kept as source bytes: encoding makes them no smaller")
     if not result.plan:
-        remarks(console, result.skipped, result.ignored)
+        remarks(console, about["skipped"], about["ignored"])
 
 
 def about(file: MemoryFile) -> dict[str, Any]:
@@ -154,50 +174,61 @@ def about(file: MemoryFile) -> dict[str, Any]:
         "quality": meta["quality"],
         "encoder": meta["encoder"],
         "accounting": meta["accounting"],
+        "whole_file": meta["whole_file"],
         "payload_bytes": file.image_bytes,
         "budget_bytes": meta["budget"]["bytes"],
         "file_bytes": file.path.stat().st_size,
-        "budget": meta["budget"],
+        "budget": budget_of(meta),
         "sha256": file.sha256,
         "notes": meta["notes"],
     }
 
 
+def budget_of(meta: dict[str, Any]) -> dict[str, Any]:
+    """The budget of a memory file, as it was written, in bytes and in originals."""
+    entry = meta["budget"]
+    budget = Budget(entry["amount"], entry["unit"], entry["original_bytes"])
+    return budget.as_json(entry["bytes"])
+
+
 def info(console: Console, found: dict[str, Any]) -> None:
     counts = [entry["items"] for entry in found["classes"]]
     setting = "" if found["quality"] is None else f" {found['quality']}"
-    console.print(f"[bold]{escape(found['path'])}[/bold]")
+    console.print(f"[bold]{clean(found['path'])}[/bold]")
     rows = table("<", "<")
     rows.show_header = False
-    rows.add_row("images", f"{found['items']:,} of {len(counts):,} classes")
+    rows.add_row("images", f"{found['items']:,} of {count(len(counts), 'class')}")
     if counts:
         rows.add_row("per class", f"{min(counts)} to {max(counts)}")
     rows.add_row("codec", f"{found['codec']}{setting} by {found['encoder']}")
-    rows.add_row("image bytes", f"{found['payload_bytes']:,} of {found['budget_bytes']:,}")
-    rows.add_row("file bytes", f"{found['file_bytes']:,}")
+    rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
+    rows.add_row("image bytes", f"{found['payload_bytes']:,}")
+    bound = " (what the budget bounds)" if found["whole_file"] else ""
+    rows.add_row("file bytes", f"{found['file_bytes']:,}{bound}")
     rows.add_row("accounting", found["accounting"])
     rows.add_row("sha256", found["sha256"])
     for name in ("select", "embed"):
         if found["notes"].get(name):
-            rows.add_row(name, escape(str(found["notes"][name])))
-    skipped = found["notes"].get("skipped") or []
-    if skipped:
-        rows.add_row("skipped", f"{len(skipped):,} unreadable images")
+            rows.add_row(name, clean(str(found["notes"][name])))
     console.print(rows)
     for entry in found["classes"][:MORE]:
-        console.print(f"  {entry['label']}  {escape(entry['name'])}  {entry['items']} images")
+        items = count(entry["items"], "image")
+        console.print(f"  {entry['label']}  {clean(entry['name'])}  {items}")
     if len(counts) > MORE:
         console.print(f"  and {len(counts) - MORE:,} more classes (--json lists them)")
+    double = sum(entry["duplicates"] for entry in found["classes"])
+    if double:
+        console.print(f"{count(double, 'exact duplicate')} stored once")
+    remarks(console, found["notes"].get("skipped") or [], [])
 
 
 def audit(console: Console, found: "Audit") -> None:
     console.print(
-        f"{found.items:,} images, {found.payload_bytes:,} of {found.budget_bytes:,} budget bytes, "
-        f"{found.file_bytes:,} in the file"
+        f"{count(found.items, 'image')}, {found.payload_bytes:,} bytes of images, "
+        f"{found.file_bytes:,} of file, budget {found.budget_bytes:,}"
     )
     if found.problems:
-        console.print(
-            f"[bold red]{len(found.problems):,} problems[/bold red]{some(found.problems)}"
-        )
+        bad = count(len(found.problems), "problem")
+        console.print(f"[bold red]{bad}[/bold red]{some(found.problems)}")
     else:
         console.print("[bold green]Sound:[/bold green] every byte and checksum holds.")

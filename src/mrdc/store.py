@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,9 +51,10 @@ class MemoryFile:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         try:
-            with safe_open(self.path, framework="numpy"):
-                pass  # refuses a header that is malformed or does not span the file
-            with self.path.open("rb") as file:
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                raise MemoryFileError(f"{path}: not a regular file, so no memory file")
+            with self.path.open("rb") as file, safe_open(self.path, framework="numpy"):
+                # safetensors has refused a header that is malformed or does not span the file
                 length = int.from_bytes(file.read(8), "little")
                 raw = file.read(length)
         except FileNotFoundError:
@@ -213,7 +215,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, 0o666 & ~umask())
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -237,7 +239,8 @@ def output_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The permissions that new files shall not have."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

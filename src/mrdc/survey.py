@@ -1,12 +1,13 @@
 """Look at a folder once: what images there are, what they look like, their ranks."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from mrdc.data import open_images
 from mrdc.data.images import ImageSet
 from mrdc.embedding import Embedder, FeatureCache, embed, load_embedder, open_cache
 from mrdc.errors import DataError, ImageError, UsageError
-from mrdc.image import Photo
+from mrdc.filling import ordered
+from mrdc.image import Photo, decode
 from mrdc.memory import ReplayMemory
 from mrdc.selection import SELECTORS, Ranking, random_choice
 from mrdc.settings import PlanSettings
@@ -55,9 +57,10 @@ class Survey:
     @property
     def skip(self) -> Callable[[ImageError], None] | None:
         """Notes an unreadable image, where the settings let us go on without it."""
-        return self._note if self.settings.skip_bad else None
+        return self.note if self.settings.skip_bad else None
 
-    def _note(self, error: ImageError) -> None:
+    def note(self, error: ImageError) -> None:
+        """Remember an image that cannot be read."""
         if str(error) not in self.skipped:
             self.skipped.append(str(error))
 
@@ -86,7 +89,6 @@ class Survey:
         rankings: Sequence[Ranking],
         folder: Path,
         budget: Budget | None = None,
-        notes: dict[str, Any] | None = None,
     ) -> ReplayMemory:
         """The memory that a codec and quality give, spooled to an unnamed file in `folder`.
 
@@ -102,7 +104,7 @@ class Survey:
             whole_file=limit.unit == "bytes",
             spool=folder,
         )
-        memory.notes = notes or {}
+        memory.notes = {"skipped": self.skipped}
         photos = enumerate(zip(self.images.photos, rankings, strict=True))
         memory.add(
             {label: [class_[index] for index in order] for label, (class_, order) in photos},
@@ -115,26 +117,36 @@ class Survey:
 
 @contextmanager
 def survey(
-    settings: PlanSettings, progress: Progress = quiet, embedder: Embedder | None = None
+    settings: PlanSettings,
+    progress: Progress = quiet,
+    embedder: Embedder | None = None,
+    *,
+    measuring: bool,
 ) -> Iterator[Survey]:
     """Open the images, check them, and embed them where that will be needed.
+
+    Args:
+        measuring: whether R_q will be asked for.
 
     Raises:
         MrdcError: settings or images that cannot be used.
     """
-    searching = len(search_space(settings)) > 1
     select = lookup(SELECTORS, settings.select, "selector")
     parse_budget(settings.budget, original_bytes=1.0)  # refuse nonsense before any work
     seen = Survey(settings, progress, open_images(settings.photos))
-    _check_classes(seen)
-    if not searching and select is random_choice:
+    _check_classes(seen, fewest=2 if measuring else 1)
+    if not (measuring or select is not random_choice or settings.pairing == "independent"):
+        if settings.skip_bad:
+            _keep(seen, readable(seen))
         seen.features = [torch.empty(len(photos), 0) for photos in seen.images.photos]
         yield seen
         return
     seen.embedder = embedder or load_embedder(settings.embed, settings.weights)
     seen.cache = open_cache(seen.embedder) if settings.cache else None
     try:
-        _embed_all(seen)
+        rows, good = seen.embed(seen.images.all_photos, "embedding originals")
+        _keep(seen, good)
+        seen.features = list(torch.split(rows, [len(photos) for photos in seen.images.photos]))
         yield seen
     finally:
         if seen.cache is not None:
@@ -149,6 +161,8 @@ def search_space(settings: PlanSettings) -> list[tuple[Codec, int | None]]:
     """
     if not settings.codec or not settings.quality:
         raise UsageError("--codec and --quality need at least one value each")
+    if settings.seed < 0:
+        raise UsageError(f"--seed must be 0 or more, got {settings.seed}")
     if settings.threads is not None and settings.threads < 1:
         raise UsageError(f"--threads must be 1 or more, got {settings.threads}")
     space: list[tuple[Codec, int | None]] = []
@@ -161,23 +175,46 @@ def search_space(settings: PlanSettings) -> list[tuple[Codec, int | None]]:
     return space
 
 
-def _check_classes(seen: Survey) -> None:
-    """Refuse classes without images or with one; with skip_bad, note the empty ones."""
+def _check_classes(seen: Survey, fewest: int) -> None:
+    """Refuse classes with too few images; with skip_bad, note the empty ones."""
     for name, photos in zip(seen.images.classes, seen.images.photos, strict=True):
-        if seen.skip is not None:
+        if len(photos) >= fewest or seen.skip is not None:
             continue
         if not photos:
             raise DataError(
                 f"class {name!r} has no image: add some, remove it, or pass --skip-bad to go "
                 "on without it"
             )
-        if len(photos) == 1:
-            raise DataError(
-                f"class {name!r} has one image ({photos[0].id}), whose volume is 1 at any "
-                "quality: add images, remove it, or pass --skip-bad to keep it and leave it "
-                "out of R_q"
-            )
+        raise DataError(
+            f"class {name!r} has one image ({photos[0].id}), whose volume is 1 at any quality: "
+            "add images, remove it, or pass --skip-bad to keep it and leave it out of R_q"
+        )
     _drop_empty(seen)
+
+
+def readable(seen: Survey) -> list[int]:
+    """Which photos can be decoded; the others are noted."""
+    good = []
+    photos = seen.images.all_photos
+    progress = seen.progress("checking", len(photos))
+    with ThreadPoolExecutor(seen.settings.threads or os.cpu_count()) as pool:
+        for index, (_, error) in enumerate(ordered(pool, _problem, photos)):
+            progress(1)
+            if error is None:
+                good.append(index)
+            else:
+                seen.note(error)
+    return good
+
+
+def _problem(photo: Photo) -> ImageError | None:
+    try:
+        data = photo.load()
+        if isinstance(data, bytes):
+            decode(data, photo.id)
+    except ImageError as error:
+        return error
+    return None
 
 
 def _drop_empty(seen: Survey) -> None:
@@ -197,18 +234,14 @@ def _drop_empty(seen: Survey) -> None:
     )
 
 
-def _embed_all(seen: Survey) -> None:
-    """Features of every original; unreadable ones leave the set."""
+def _keep(seen: Survey, good: list[int]) -> None:
+    """Leave all but these photos out of the set."""
     images = seen.images
-    photos = [photo for class_ in images.photos for photo in class_]
-    rows, good = seen.embed(photos, "embedding originals")
-    readable = np.isin(np.arange(len(photos)), good)
-    ends = np.cumsum([len(class_) for class_ in images.photos])[:-1]
-    masks = [mask.tolist() for mask in np.split(readable, ends)]
+    ends = np.cumsum([len(photos) for photos in images.photos])[:-1]
+    masks = np.split(np.isin(np.arange(len(images)), good), ends)
     seen.images = replace(
         images,
         photos=tuple(list(compress(p, m)) for p, m in zip(images.photos, masks, strict=True)),
         sizes=tuple(list(compress(s, m)) for s, m in zip(images.sizes, masks, strict=True)),
     )
     _drop_empty(seen)
-    seen.features = list(torch.split(rows, [len(class_) for class_ in seen.images.photos]))

@@ -87,6 +87,6 @@ class PillowCodec(Codec):
         buffer = io.BytesIO()
         try:
             picture.save(buffer, self.format, **self.options(quality, picture))
-        except (OSError, ValueError) as error:  # over the format's largest side, say
+        except Exception as error:  # over the format's largest side, say; of many kinds
             raise ImageError(f"cannot be written as {self.name}: {error}") from None
         return buffer.getvalue()

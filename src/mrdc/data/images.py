@@ -39,6 +39,11 @@ class ImageSet:
         return sum(map(len, self.photos))
 
     @property
+    def all_photos(self) -> list[Photo]:
+        """Class after class."""
+        return [photo for of_class in self.photos for photo in of_class]
+
+    @property
     def original_bytes(self) -> float:
         """Mean bytes of an image as it is."""
         return sum(map(sum, self.sizes)) / len(self)
@@ -54,6 +59,8 @@ def read_images(path: Path) -> ImageSet:
         return _folder(path)
     if not path.exists():
         raise DataError(f"{path}: no such folder or file; give {FORMS}")
+    if not path.is_file():
+        raise DataError(f"{path}: neither a folder nor a file; give {FORMS}")
     if path.suffix.lower() == ".csv":
         return _csv(path)
     if tarfile.is_tarfile(path):
@@ -67,8 +74,9 @@ def _folder(root: Path) -> ImageSet:
     except OSError as error:
         raise DataError(f"{root}: cannot be read ({error.strerror})") from None
     folders = [child for child in children if child.is_dir()]
-    if TRAIN in {folder.name for folder in folders} and {f.name for f in folders} <= SPLITS:
-        return _folder(root / TRAIN)
+    training = _training_split(root, {folder.name.lower(): folder for folder in folders})
+    if training is not None:
+        return _folder(training)
     if not folders:
         loose = sum(child.suffix.lower() in EXTENSIONS for child in children)
         found = f"{loose} images but no class folders" if loose else "no class folders"
@@ -92,6 +100,23 @@ def _folder(root: Path) -> ImageSet:
     return _gather(entries, [folder.name for folder in folders], ignored)
 
 
+def _training_split(root: Path, folders: dict[str, Path]) -> Path | None:
+    """The folder train/ where there are splits; None where the folders are classes.
+
+    A class may be called train, so it takes another split beside it, or nothing.
+    """
+    splits = SPLITS & set(folders)
+    if not splits or (splits == {TRAIN} and len(folders) > 1):
+        return None
+    if TRAIN not in splits or len(splits) < len(folders):
+        odd = ", ".join(sorted(set(folders) - SPLITS)) or f"no {TRAIN}/"
+        raise DataError(
+            f"{root}: {', '.join(sorted(splits))} look like splits, but with {odd} beside them; "
+            f"give the folder that holds the classes"
+        )
+    return folders[TRAIN]
+
+
 def _refuse_folder(error: OSError) -> None:
     raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
 
@@ -100,28 +125,29 @@ def _size(file: str) -> int:
     """Bytes of a file; 0 where it cannot be read, which is told when it is."""
     try:
         return os.stat(file).st_size
-    except OSError:
+    except (OSError, ValueError):
         return 0
 
 
 def _csv(path: Path) -> ImageSet:
     try:
         with path.open(newline="", encoding="utf-8-sig") as text:
-            rows = [row for row in csv.reader(text) if row]
+            reader = csv.reader(text)
+            rows = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV ({error})") from None
-    if rows and [cell.strip().lower() for cell in rows[0]] == ["path", "label"]:
+    if rows and [cell.strip().lower() for cell in rows[0][1]] == ["path", "label"]:
         rows = rows[1:]
     entries = []
-    for number, row in enumerate(rows, 1):
-        if len(row) != 2 or not all(cell.strip() for cell in row):
-            raise DataError(f"{path}: row {number} must be path,label, got {','.join(row)!r}")
+    for line, row in rows:
+        if len(row) != 2 or not all(cell.strip() for cell in row) or "\0" in row[0]:
+            raise DataError(f"{path}: line {line} must be path,label, got {','.join(row)!r}")
         name, label = (cell.strip() for cell in row)
         file = os.path.join(path.parent, name)
         entries.append((label, file_photo(file, name), _size(file)))
     if not entries:
         raise DataError(f"{path}: no row of path,label")
-    return _gather(entries, sorted({label for label, _, _ in entries}), [])
+    return _gather(entries, sorted({label for label, _, _ in entries}, key=_natural), [])
 
 
 def _webdataset(path: Path) -> ImageSet:
@@ -138,6 +164,9 @@ def _webdataset(path: Path) -> ImageSet:
                 if not member.isfile() or not key.strip("/"):
                     continue
                 if f".{ending.lower()}" in EXTENSIONS:
+                    if key in images:
+                        both = f"{images[key].name} and {member.name}"
+                        raise DataError(f"{path}: two images for one sample: {both}")
                     images[key] = member
                 elif ending.lower() == "cls":
                     content = tar.extractfile(member)
@@ -161,7 +190,8 @@ def _webdataset(path: Path) -> ImageSet:
 
 def _natural(label: str) -> tuple[int, int | str, str]:
     """Numbers in number order, then names."""
-    return (0, int(label), label) if label.isdecimal() else (1, label, label)
+    number = label.isdecimal() and len(label) < 20
+    return (0, int(label), label) if number else (1, label, label)
 
 
 def _read_member(path: Path, member: tarfile.TarInfo) -> bytes:
