@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.errors import UsageError, VolumeError
@@ -108,6 +109,14 @@ def phase_ratio(
 # The exact k-DPP that the paper sets aside as too expensive
 
 
+def spectrum(features: Tensor) -> NDArray[np.float64]:
+    """Eigenvalues of the Gram matrix that are not zero, from the smaller of its two forms."""
+    rows = torch.nn.functional.normalize(features.double(), dim=1)
+    n, d = rows.shape
+    values = torch.linalg.eigvalsh(rows.T @ rows if d < n else rows @ rows.T).cpu().numpy()
+    return np.asarray(values[values > SINGULAR])
+
+
 def log_normaliser(features: Tensor, k: int) -> float:
     """Log of the sum of det(L_M) over all subsets M of k rows.
 
@@ -116,10 +125,10 @@ def log_normaliser(features: Tensor, k: int) -> float:
     """
     if not 0 <= k <= len(features):
         raise UsageError(f"k must be from 0 to {len(features)} rows, got {k}")
-    eigenvalues = torch.linalg.eigvalsh(gram(features)).cpu().numpy()
+    eigenvalues = spectrum(features)
     sums = np.full(k + 1, -np.inf)
     sums[0] = 0.0
-    for log_eigenvalue in np.log(eigenvalues[eigenvalues > SINGULAR]):
+    for log_eigenvalue in np.log(eigenvalues):
         sums[1:] = np.logaddexp(sums[1:], sums[:-1] + log_eigenvalue)
     return float(sums[k])
 
