@@ -6,9 +6,9 @@ from pathlib import Path
 import mrdc
 
 ORDER = [
-    "errors", "registry", "image", "codec", "budget", "store", "filling", "shelf", "views",
-    "memory", "selection", "quality", "data", "nn", "embedding", "settings", "survey", "planning",
-    "packing", "auditing", "exporting", "show", "cli", "__main__",
+    "errors", "registry", "threads", "image", "codec", "budget", "store", "filling", "shelf",
+    "views", "loading", "memory", "selection", "quality", "data", "nn", "embedding", "settings",
+    "survey", "planning", "packing", "auditing", "exporting", "show", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 

@@ -1,9 +1,8 @@
 """`audit`: recompute every byte and checksum of a memory file."""
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from mrdc.errors import MemoryFileError, MrdcError
 from mrdc.image import decode
 from mrdc.store import MemoryFile
+from mrdc.threads import ordered, workers
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ def audit(path: Path, progress: Callable[[int], None] = lambda count: None) -> A
         return Audit(0, 0, 0, size, [str(error)])
     budget = file.meta["budget"]["bytes"]
     problems = _index_problems(file)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for problem in pool.map(lambda index: _image_problem(file, index), range(len(file))):
+    with workers(None) as pool:
+        check = partial(_image_problem, file)
+        for _, problem in ordered(pool, check, range(len(file))):
             progress(1)
             if problem:
                 problems.append(problem)

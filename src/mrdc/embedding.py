@@ -6,7 +6,6 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mrdc.errors import ImageError, UsageError
-from mrdc.filling import Skip, ordered
+from mrdc.filling import Skip
 from mrdc.image import Photo, decode
+from mrdc.threads import ordered, workers
 from mrdc.views import centre_crop, tensor
 
 Network = Callable[[Tensor], Tensor]
@@ -183,7 +183,7 @@ def embed(
                 cache.put(digest, row)
         batch.clear()
 
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+    with workers(threads) as pool:
         for index, (_, seen) in enumerate(ordered(pool, view, photos)):
             progress(1)
             if isinstance(seen, ImageError):

@@ -9,11 +9,10 @@ import os
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from mrdc.budget import level
 from mrdc.codec import Codec
@@ -21,9 +20,8 @@ from mrdc.codec.jpeg import split
 from mrdc.errors import ImageError
 from mrdc.image import Photo, decode
 from mrdc.store import index_entry, output_errors
+from mrdc.threads import ordered
 
-S = TypeVar("S")
-T = TypeVar("T")
 Skip = Callable[[ImageError], None]
 
 
@@ -217,27 +215,3 @@ def _attempt(encode: Callable[[Photo], Item], photo: Photo) -> Item | ImageError
         return encode(photo)
     except ImageError as error:
         return error
-
-
-def ordered(
-    pool: Executor, function: Callable[[S], T], jobs: Sequence[S], window: int = 64
-) -> Iterator[tuple[S, T]]:
-    """Each job with its result, in order, at most about `window` under way at once.
-
-    Many small jobs travel to the threads in groups, which costs less.
-    """
-    size = max(1, min(16, len(jobs) // window))
-    groups = (jobs[start : start + size] for start in range(0, len(jobs), size))
-    pending: deque[tuple[Sequence[S], Future[list[T]]]] = deque()
-    try:
-        for group in groups:
-            pending.append((group, pool.submit(lambda group: list(map(function, group)), group)))
-            if len(pending) * size >= window:
-                first, future = pending.popleft()
-                yield from zip(first, future.result(), strict=True)
-        while pending:
-            first, future = pending.popleft()
-            yield from zip(first, future.result(), strict=True)
-    finally:
-        for _, future in pending:
-            future.cancel()

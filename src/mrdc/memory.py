@@ -4,7 +4,6 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -19,11 +18,13 @@ from mrdc import __version__
 from mrdc.budget import Budget, level, parse_budget, quantity, share
 from mrdc.codec import CODECS, Codec, lookup
 from mrdc.errors import BudgetError, ImageError, UsageError
-from mrdc.filling import Growing, Skip, Spool, encode, fill, ordered
+from mrdc.filling import Growing, Skip, Spool, encode, fill
 from mrdc.image import Photo, Pixels, decode
+from mrdc.loading import batches
 from mrdc.shelf import Payload, Shelf, from_file, table_bytes, to_arrays
 from mrdc.store import HEADER_BYTES, NOTES_BYTES, MemoryFile, join_names, split_names, write_memory
-from mrdc.views import centre_crop, tensor, train_crop
+from mrdc.threads import workers
+from mrdc.views import tensor
 
 __all__ = ["Budget", "ReplayMemory", "parse_budget", "quantity"]
 
@@ -164,7 +165,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         room = self._room(self.budget, [*self._shelves, *photos], tables)
         held = [int(shelf.costs(self.whole_file).sum()) for shelf in self._shelves.values()]
         job = partial(encode, codec=self.codec, quality=self.quality, tables=tables)
-        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        with workers(threads) as pool:
             classes = fill(
                 photos,
                 room,
@@ -273,28 +274,9 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         to (seed, epoch, index), so they do not depend on the threads. Else in
         order, centre-cropped.
         """
-        order = np.arange(len(self))
-        if train:
-            np.random.default_rng((seed, epoch)).shuffle(order)
-        targets = torch.tensor(self.targets)
-
-        def view(index: int) -> Tensor:
-            image = self[index][0]
-            if not train:
-                return centre_crop(image, size)
-            return train_crop(image, size, np.random.default_rng((seed, epoch, index)))
-
-        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-            images: list[Tensor] = []
-            indices: list[int] = []
-            for index, image in ordered(pool, view, order.tolist(), 2 * batch_size):
-                images.append(image)
-                indices.append(index)
-                if len(images) == batch_size:
-                    yield torch.stack(images), targets[indices]
-                    images, indices = [], []
-            if images:
-                yield torch.stack(images), targets[indices]
+        yield from batches(
+            self, self.targets, batch_size, size, train, seed=seed, epoch=epoch, threads=threads
+        )
 
     # Files
 

@@ -1,9 +1,7 @@
 """Look at a folder once: what images there are, what they look like, their ranks."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -19,11 +17,11 @@ from mrdc.data import open_images
 from mrdc.data.images import ImageSet
 from mrdc.embedding import Embedder, FeatureCache, embed, load_embedder, open_cache
 from mrdc.errors import DataError, ImageError, UsageError
-from mrdc.filling import ordered
 from mrdc.image import Photo, decode
 from mrdc.memory import ReplayMemory
 from mrdc.selection import SELECTORS, Ranking, random_choice
 from mrdc.settings import PlanSettings
+from mrdc.threads import ordered, workers
 
 Progress = Callable[[str, int], Callable[[int], None]]
 
@@ -197,7 +195,7 @@ def readable(seen: Survey) -> list[int]:
     good = []
     photos = seen.images.all_photos
     progress = seen.progress("checking", len(photos))
-    with ThreadPoolExecutor(seen.settings.threads or os.cpu_count()) as pool:
+    with workers(seen.settings.threads) as pool:
         for index, (_, error) in enumerate(ordered(pool, _problem, photos)):
             progress(1)
             if error is None:

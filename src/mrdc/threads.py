@@ -1,0 +1,39 @@
+"""Work spread over threads, with results that come back in order."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def workers(threads: int | None) -> ThreadPoolExecutor:
+    """So many threads, or one for each core."""
+    return ThreadPoolExecutor(threads or os.cpu_count())
+
+
+def ordered(
+    pool: Executor, function: Callable[[S], T], jobs: Sequence[S], window: int = 64
+) -> Iterator[tuple[S, T]]:
+    """Each job with its result, in order, at most about `window` under way at once.
+
+    Many small jobs travel to the threads in groups, which costs less.
+    """
+    size = max(1, min(16, len(jobs) // window))
+    groups = (jobs[start : start + size] for start in range(0, len(jobs), size))
+    pending: deque[tuple[Sequence[S], Future[list[T]]]] = deque()
+    try:
+        for group in groups:
+            pending.append((group, pool.submit(lambda group: list(map(function, group)), group)))
+            if len(pending) * size >= window:
+                first, future = pending.popleft()
+                yield from zip(first, future.result(), strict=True)
+        while pending:
+            first, future = pending.popleft()
+            yield from zip(first, future.result(), strict=True)
+    finally:
+        for _, future in pending:
+            future.cancel()
