@@ -256,6 +256,38 @@ def test_items_are_uint8_chw_tensors_and_labels() -> None:
         memory[18]
 
 
+def test_classes_may_differ_in_codec_and_quality(tmp_path: Path) -> None:
+    """Each keeps what it was made with, its own shared tables too, also in the file."""
+    memory = ReplayMemory("1MB", "jpeg", 80)
+    images = [[pixels(10 * label + n) for n in range(4)] for label in range(3)]
+    memory.add({0: images[0]})
+    memory.quality = 20
+    memory.add({1: images[1]})
+    memory.codec, memory.quality = CODECS["webp"], 50
+    memory.add({2: images[2]})
+    made = [("jpeg", 80), ("jpeg", 20), ("webp", 50)]
+    expected = [
+        CODECS[c].encode(i, q) for (c, q), part in zip(made, images, strict=True) for i in part
+    ]
+    assert streams(memory) == expected
+    memory.save(tmp_path / "m")
+    loaded = ReplayMemory.load(tmp_path / "m")
+    assert streams(loaded) == expected
+    assert loaded.nbytes == memory.nbytes
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
+
+
+def test_nothing_to_add_changes_nothing() -> None:
+    """No class, no harm; and labels that no file could hold are refused."""
+    memory = filled()
+    before = streams(memory)
+    memory.add({})
+    assert streams(memory) == before
+    with pytest.raises(UsageError, match=r"labels must be from 0 .*, got \[-1\]"):
+        memory.add({-1: [jpeg(0)]})
+
+
 def test_a_class_is_added_once() -> None:
     """Ranks would be meaningless otherwise."""
     memory = filled()
@@ -323,10 +355,10 @@ def test_batches_hold_every_image_once() -> None:
     assert labels.tolist() == memory.targets
 
 
-def test_works_in_a_data_loader_with_workers() -> None:
-    """Forked and spawned workers read the same images."""
-    memory = filled()
-    for context in ("fork", "spawn"):
+def test_works_in_a_data_loader_with_workers(tmp_path: Path) -> None:
+    """Forked and spawned workers read the same images, from RAM or from the file."""
+    filled().save(tmp_path / "m")
+    for context, memory in (("fork", filled()), ("spawn", ReplayMemory.load(tmp_path / "m"))):
         loader = DataLoader(memory, batch_size=6, num_workers=2, multiprocessing_context=context)
         images = torch.cat([x for x, _ in loader])
         assert torch.equal(images, torch.stack([memory[i][0] for i in range(18)]))

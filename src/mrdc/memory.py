@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -21,7 +20,7 @@ from mrdc.errors import BudgetError, ImageError, UsageError
 from mrdc.filling import Growing, Skip, Spool, encode, fill
 from mrdc.image import Photo, Pixels, decode
 from mrdc.loading import batches
-from mrdc.shelf import Payload, Shelf, from_file, table_bytes, to_arrays
+from mrdc.shelf import Payload, Shelf, from_file, in_ram, table_bytes, to_arrays
 from mrdc.store import HEADER_BYTES, NOTES_BYTES, MemoryFile, join_names, split_names, write_memory
 from mrdc.threads import workers
 from mrdc.views import tensor
@@ -40,7 +39,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
     Args:
         budget: a `Budget`, a number of bytes, or its text, such as "200MB".
         codec: a name in `CODECS`, or a codec.
-        quality: the codec's setting; None for codecs that have none.
+        quality: the codec's setting; None for codecs that have none. Both may be
+            changed later, for the classes added from then on.
         accounting: "packed" stores JPEG tables once; "file" stores whole
             files, to compare with the paper.
         class_names: names by label, for messages and for the file.
@@ -159,6 +159,9 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         known = [label for label in images if label in self._shelves]
         if known:
             raise UsageError(f"classes {known} are in the memory already: each is added once")
+        odd = [label for label in images if not 0 <= label < 2**31]
+        if odd:
+            raise UsageError(f"labels must be from 0 to 2147483647, got {odd}")
         packed = self.accounting == "packed"
         tables = self.codec.tables(self.quality) if packed else b""
         photos = {label: _photos(label, ranked) for label, ranked in images.items()}
@@ -238,7 +241,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         self._ends = list(accumulate(map(len, shelves.values())))
 
     def _shelf(self, grown: Growing, tables: bytes) -> Shelf:
-        payload: Payload = self._spool if self._spool is not None else _tensor_of(grown)
+        bodies = (item.body for item in grown.items)
+        payload: Payload = self._spool if self._spool is not None else in_ram(bodies)
         return Shelf(
             payload,
             np.array(grown.starts, np.int64),
@@ -350,12 +354,6 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
 def _json_bytes(value: dict[str, Any]) -> int:
     """Length of a value as JSON inside JSON."""
     return len(json.dumps(json.dumps(value)))
-
-
-def _tensor_of(grown: Growing) -> Tensor:
-    return torch.frombuffer(
-        bytearray(b"".join(item.body for item in grown.items)), dtype=torch.uint8
-    )
 
 
 def _photos(label: int, images: Iterable[Photo | bytes | Pixels]) -> Iterator[Photo]:

@@ -146,8 +146,8 @@ def search(seen: Survey) -> tuple[Plan, list[Ranking]]:
     space = search_space(settings)
     if all(codec.name != "original" for codec, _ in space):
         space.insert(0, (CODECS["original"], None))
-    with tempfile.TemporaryDirectory(prefix="mrdc-") as folder:
-        tried = [measure(seen, codec, q, rankings, Path(folder)) for codec, q in space]
+    folder = Path(tempfile.gettempdir())
+    tried = [measure(seen, codec, quality, rankings, folder) for codec, quality in space]
     candidates = judge([c for c, _ in tried], settings.rule, settings.epsilon)
     if not any(candidate.feasible for candidate in candidates):
         raise BudgetError(_why_none(candidates))

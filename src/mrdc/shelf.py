@@ -1,11 +1,13 @@
 """The images of one class, as stored, and their way into the memory file."""
 
 import hashlib
-from collections.abc import Mapping
+import mmap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -65,7 +67,7 @@ class Shelf:
             return self
         payload = self.payload
         if isinstance(payload, Tensor):  # give the memory back
-            payload = payload[: self.sizes[:count].sum()].clone()
+            payload = in_ram(map(self.body, range(count)))
         return replace(
             self,
             payload=payload,
@@ -75,6 +77,15 @@ class Shelf:
             kept=self.kept[:count].copy(),
             sources=join_names(split_names(self.sources)[:count]),
         )
+
+
+def in_ram(bodies: Iterable[bytes]) -> Tensor:
+    """Bytes end to end in pages of their own: small blocks of malloc would leave gaps."""
+    bodies = list(bodies)
+    pages = mmap.mmap(-1, max(1, sum(map(len, bodies))))
+    for body in bodies:
+        pages.write(body)
+    return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 def table_bytes(shelves: Mapping[int, Shelf], tables: bytes = b"") -> int:
