@@ -76,7 +76,7 @@ def speed() -> None:
     for r in read("ram"):
         for what, ratio in (("resident", "ratio"), ("objects added up", "ratio_counted")):
             question = f"RAM of a memory against its payload, {what}"
-            rows.append([question, r["label"], f"{r[ratio]:.3f}", "<= 1.02"])
+            rows.append([question, r["label"], f"{r[ratio]:.4f}", "<= 1.02"])
     rows += [
         ["pack against the bare encode", r["label"], f"{r['ratio']:.2f}", "<= 1.3"]
         for r in read("pack")
