@@ -1,6 +1,5 @@
 """Small images and a cheap embedding that every test can use."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +57,3 @@ def make_photos(root: Path, classes: int, images: int) -> Path:
 def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's feature cache."""
     monkeypatch.setenv("MRDC_CACHE", str(tmp_path / "cache"))
-
-
-Maker = Callable[[int], bytes]

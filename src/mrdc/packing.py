@@ -25,6 +25,7 @@ class Packed:
     memory: ReplayMemory
     plan: Plan | None
     seen: Survey
+    seconds: float
 
     @property
     def complete(self) -> int:
@@ -61,7 +62,7 @@ class Packed:
             "skipped": self.seen.skipped,
             "ignored": self.seen.images.ignored,
             "plan": self.plan.as_json() if self.plan else None,
-            "seconds": round(time.perf_counter() - self.seen.start, 3),
+            "seconds": round(self.seconds, 3),
         }
 
 
@@ -96,7 +97,7 @@ def pack(
     }
     memory.rebudget(memory.budget)  # should the notes have outgrown the room kept for them
     memory.save(path)
-    return Packed(path, memory, found, seen)
+    return Packed(path, memory, found, seen, time.perf_counter() - seen.start)
 
 
 def _check_output(settings: PackSettings) -> None:

@@ -11,8 +11,7 @@ from mrdc.codec.base import PillowCodec
 class Jpeg2000(PillowCodec):
     """Quality sets the PSNR aimed at: 25.6 dB at 1, 32.3 at 50, 39 at 100.
 
-    That is about what JPEG gives on photos from quality 10 to 90, so numbers
-    mean something similar in both.
+    Chosen so that a quality means something similar to what it means in JPEG.
     """
 
     name = "jpeg2000"

@@ -8,7 +8,7 @@ from mrdc.codec.base import PillowCodec
 
 
 class WebP(PillowCodec):
-    """About 0.7 of JPEG's bytes for the same look; decodes half as fast."""
+    """Fewer bytes than JPEG for the same look; slower to encode and to decode."""
 
     name = "webp"
     format = "WEBP"
