@@ -134,7 +134,7 @@ def test_a_torchvision_network_with_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "weights", "message"),
     [
-        ("lite1", None, "unknown embed 'lite1': choose lite0, or torchvision:NAME"),
+        ("lite1", None, "unknown embed 'lite1': choose lite0, torchvision:NAME"),
         ("lite0", "w.pth", "--weights goes with --embed torchvision:NAME"),
         ("torchvision:resnet", None, "torchvision has no model 'resnet'"),
         ("torchvision:resnet18", None, "needs --weights FILE"),

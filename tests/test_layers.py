@@ -7,8 +7,10 @@ import mrdc
 
 ORDER = [
     "errors", "registry", "threads", "image", "codec", "budget", "store", "filling", "shelf",
-    "views", "loading", "memory", "selection", "quality", "data", "nn", "embedding", "settings",
-    "survey", "planning", "packing", "auditing", "exporting", "show", "cli", "__main__",
+    "views", "loading", "memory", "selection", "quality", "metrics", "clock", "data", "nn",
+    "embedding", "settings", "survey", "planning", "packing", "auditing", "exporting", "augment",
+    "feed", "loop", "methods", "keeping", "exemplars", "learner", "experiment", "progress", "show",
+    "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 

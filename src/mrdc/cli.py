@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 
 from mrdc import __version__, show
-from mrdc.errors import ImageError, MrdcError
+from mrdc.errors import ImageError, MrdcError, UsageError
 from mrdc.exporting import Format
-from mrdc.settings import PackSettings, PlanSettings
+from mrdc.progress import Progress, SweepProgress
+from mrdc.registry import lookup
+from mrdc.settings import PackSettings, PlanSettings, RunSettings
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
@@ -70,20 +72,50 @@ class Export:
     json: Json = False
 
 
-@dataclass(frozen=True)
-class List:
-    """Methods, codecs, selectors, data sets, presets and studies by name."""
+@dataclass(frozen=True, kw_only=True)
+class Run(RunSettings):
+    """Learn classes phase by phase; the same command again goes on where it stopped.
+
+    mrdc run NAME --data DATA, where NAME is a recipe such as lucir or lucir-mrdc, a preset such
+    as cub-5-lucir-mrdc (`mrdc list` has all), or a TOML file with recipe = "..." and settings.
+    """
 
     json: Json = False
 
 
-Command = Plan | Pack | Info | Audit | Export | List
+@dataclass(frozen=True, kw_only=True)
+class Sweep(RunSettings):
+    """A grid of runs, in parallel, with means over seeds; goes on where it stopped.
+
+    mrdc sweep NAME --data DATA --grid memory.quality=10,50,original seed=0,1,2. The axis
+    `recipe` goes through recipes; any flag of `run` can be an axis.
+    """
+
+    grid: tuple[str, ...] = ()
+    """Axes: setting=value,value,..."""
+    jobs: int | None = None
+    """Runs at once; by default what the memory of a GPU allows, or one."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class List:
+    """Methods, codecs, selectors, data sets, presets and studies by name."""
+
+    what: tyro.conf.Positional[str | None] = None
+    """One of these, in detail."""
+    json: Json = False
+
+
+Command = Plan | Pack | Info | Audit | Export | Run | Sweep | List
 COMMANDS: dict[str, Callable[..., Command]] = {
     "plan": Plan,
     "pack": Pack,
     "info": Info,
     "audit": Audit,
     "export": Export,
+    "run": Run,
+    "sweep": Sweep,
     "list": List,
 }
 
@@ -125,8 +157,11 @@ def run(command: Command, console: Console) -> int:
         line = f"Wrote {show.count(count, 'image')} to {show.clean(str(command.output))}"
         answer(command.json, result, lambda: console.print(line))
     else:
+        assert isinstance(command, List)
         names = show.names()
-        answer(command.json, names, lambda: show.listing(console, names))
+        if command.what is not None:
+            names = {command.what: lookup(names, command.what, "list")}
+        answer(command.json, names, lambda: show.listing(console, names, command.what))
     return 0
 
 
@@ -168,8 +203,9 @@ def main(arguments: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # we refuse it
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
+        code = _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -178,7 +214,9 @@ def main(arguments: list[str] | None = None) -> int:
     except MrdcError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
-        return _fail("interrupted: nothing was written", 130)
+        going_on = arguments[:1] in (["run"], ["sweep"])
+        kept = "the same command again goes on from here" if going_on else "nothing was written"
+        return _fail(f"interrupted: {kept}", 130)
     except BrokenPipeError:  # the reader of our output has gone
         _silence()
         return 0
@@ -192,6 +230,8 @@ def _run(arguments: list[str]) -> int:
         print(f"mrdc {__version__}")
         return 0
     try:
+        if arguments[:1] in (["run"], ["sweep"]) and not _asks_help(arguments[1:2]):
+            return _experiment(arguments[0], arguments[1:], Screen())
         command: Command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             args=arguments,
@@ -202,6 +242,65 @@ def _run(arguments: list[str]) -> int:
     except SystemExit as stop:  # help was asked for, or the arguments were wrong
         return stop.code if isinstance(stop.code, int) else 2
     return run(command, Screen())
+
+
+def _asks_help(arguments: list[str]) -> bool:
+    return not arguments or arguments[0] in ("-h", "--help")
+
+
+def _experiment(verb: str, arguments: list[str], console: Console) -> int:
+    """`run` and `sweep`: the name decides what the flags' defaults are."""
+    from mrdc.experiment.config import named
+
+    name, *flags = arguments
+    if name.startswith("-"):
+        raise UsageError(f"{verb} takes a recipe or preset first, as in: mrdc {verb} lucir {name}")
+
+    def parsed(recipe: str) -> Run | Sweep:
+        """The flags on top of what a name stands for."""
+        _, preset = named(recipe)
+        kind: type[Run] | type[Sweep] = Run if verb == "run" else Sweep
+        settings = {field.name: getattr(preset.settings, field.name) for field in
+                    fields(preset.settings)}  # fmt: skip
+        if not settings["data"]:
+            settings["data"] = tyro.MISSING
+        command = tyro.cli(
+            kind,
+            args=flags,
+            prog=f"mrdc {verb} {recipe}",
+            default=kind(**settings),
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+        if not command.data.startswith(preset.prefix):
+            return replace(command, data=preset.prefix + command.data)
+        return command
+
+    command = parsed(name)
+    if isinstance(command, Run):
+        from mrdc.experiment.run import run as run_one
+
+        label, preset = named(name)
+        with Progress(command.json) as progress:
+            settings = as_settings(command)
+            found = run_one(settings, name=label, paper=preset.paper, listener=progress)
+        answer(command.json, found, lambda: show.run(console, found))
+        return 0
+    from mrdc.experiment.sweep import run_sweep
+
+    out = command.out or Path("runs") / f"sweep-{Path(name).stem}"
+    tell = SweepProgress(command.json)
+    swept = run_sweep(
+        name, lambda recipe: as_settings(parsed(recipe)), command.grid, out, command.jobs, tell
+    )
+    answer(command.json, swept, lambda: show.sweep(console, swept))
+    return 0
+
+
+def as_settings(command: RunSettings) -> RunSettings:
+    """What a command says of the experiment."""
+    return RunSettings(
+        **{field.name: getattr(command, field.name) for field in fields(RunSettings)}
+    )
 
 
 def _silence() -> None:

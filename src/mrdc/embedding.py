@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from mrdc.errors import ImageError, UsageError
 from mrdc.filling import Skip
 from mrdc.image import Photo, decode
+from mrdc.nn.checkpoint import load_network
+from mrdc.nn.net import normalised
 from mrdc.threads import ordered, workers
 from mrdc.views import centre_crop, tensor
 
@@ -39,7 +42,7 @@ class Embedder:
 
 
 def load_embedder(name: str | Network | Embedder, weights: Path | None = None) -> Embedder:
-    """An embedder by name: `lite0`, or `torchvision:NAME` with a weights file.
+    """An embedder by name: `lite0`, `torchvision:NAME` with a weights file, or `run:FOLDER`.
 
     A callable from uint8 images (n, 3, 224, 224) to features is wrapped.
 
@@ -57,14 +60,22 @@ def load_embedder(name: str | Network | Embedder, weights: Path | None = None) -
         return _lite0()
     if name.startswith("torchvision:"):
         return _torchvision(name.removeprefix("torchvision:"), weights)
-    raise UsageError(f"unknown embed {name!r}: choose lite0, or torchvision:NAME with --weights")
+    if name.startswith("run:"):
+        return _run(Path(name.removeprefix("run:")).expanduser(), weights)
+    raise UsageError(
+        f"unknown embed {name!r}: choose lite0, torchvision:NAME with --weights, or run:FOLDER"
+    )
 
 
 def _lite0() -> Embedder:
     from mrdc.nn.lite0 import fuse, lite0
 
     network = fuse(lite0())
-    return _wrap(network, network.features, (127.0,) * 3, (128.0,) * 3, "lite0-57934424")
+
+    def features(images: Tensor) -> Tensor:
+        return network.features((images - 127) / 128)
+
+    return network_embedder(network, features, key="lite0-57934424")
 
 
 def _torchvision(name: str, weights: Path | None) -> Embedder:
@@ -83,8 +94,21 @@ def _torchvision(name: str, weights: Path | None) -> Embedder:
         raise UsageError(f"{weights}: not weights of torchvision's {name} ({first})") from None
     head = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
     network.set_submodule(head, nn.Identity())
-    mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # ImageNet's, times 255
-    return _wrap(network, network, mean, std, f"torchvision-{name}-{digest[:16]}")
+    return network_embedder(
+        network, lambda images: network(normalised(images)), key=f"torchvision-{name}-{digest[:16]}"
+    )
+
+
+def _run(folder: Path, weights: Path | None) -> Embedder:
+    """The network of a run folder; its features are those that the run selects by."""
+    if weights is not None:
+        raise UsageError("--weights goes with --embed torchvision:NAME; a run has its own")
+    network, size = load_network(folder)
+    digest = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        digest.update(name.encode() + value.contiguous().numpy().tobytes())
+    key = f"run-{digest.hexdigest()[:16]}-{size}"
+    return network_embedder(network, network.features, size=size, key=key)
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
@@ -104,34 +128,45 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
     return state, digest
 
 
-def _wrap(
+def network_embedder(
     network: nn.Module,
     features: Network,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    key: str,
+    *,
+    size: int = 224,
+    device: torch.device | None = None,
+    key: str | None = None,
 ) -> Embedder:
     """Fp32 without TF32, evaluation mode, channels last, on the GPU where there is one.
 
     Batches are filled up and never run by one thread, since torch picks kernels
     by batch size and threads, and their rounding differs.
+
+    Args:
+        features: of float images (n, 3, size, size) of 0 to 255.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch_size = 8 if device.type == "cpu" else 128  # 8 images fit a CPU's caches
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch_size = 128 if device.type == "cuda" or size <= 64 else 8  # 8 fit a CPU's caches
     network.eval().to(device).to(memory_format=torch.channels_last)
-    shift = torch.tensor(mean, device=device).view(3, 1, 1)
-    scale = torch.tensor(std, device=device).view(3, 1, 1)
 
     def run(images: Tensor) -> Tensor:
         if torch.get_num_threads() == 1:
             torch.set_num_threads(2)
         full = torch.zeros(batch_size, *images.shape[1:], device=device)
         full[: len(images)] = images.to(device)
-        x = ((full - shift) / scale).contiguous(memory_format=torch.channels_last)
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        with exact():
+            x = full.contiguous(memory_format=torch.channels_last)
             return features(x)[: len(images)]
 
-    return Embedder(run, key=f"{key}-{device.type}", batch_size=batch_size)
+    return Embedder(run, size, key and f"{key}-{device.type}", batch_size)
+
+
+def exact() -> AbstractContextManager[None]:
+    """While what is selected or measured is computed: no TF32, no changing kernels."""
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
+    return flags
 
 
 def embed(
@@ -249,6 +284,16 @@ class FeatureCache:
                 return None
 
 
+def cache_folder() -> Path:
+    """$MRDC_CACHE, or the user's cache folder.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("MRDC_CACHE") or Path(base) / "mrdc")
+
+
 def open_cache(embedder: Embedder) -> FeatureCache | None:
     """The cache of an embedder: in $MRDC_CACHE, or the user's cache folder.
 
@@ -258,9 +303,7 @@ def open_cache(embedder: Embedder) -> FeatureCache | None:
     if embedder.key is None:
         return None
     try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(os.environ.get("MRDC_CACHE") or Path(base) / "mrdc")
-        return FeatureCache(folder, embedder.key)
+        return FeatureCache(cache_folder(), embedder.key)
     except (OSError, RuntimeError, sqlite3.Error) as error:  # RuntimeError: no home folder
         print(f"mrdc: features are not cached ({error})", file=sys.stderr)
         return None

@@ -7,6 +7,8 @@
     |- BudgetError      a class would hold no image at all
     |- VolumeError      a volume that is zero by definition was asked for
     |- MemoryFileError  a memory file is damaged or is not one
+    |- CheckpointError  a checkpoint is missing, damaged or is not one
+    |- TrainingError    training went astray
     `- OutputError      something could not be written
 
 The command line turns each into one line on standard error and exit code 2.
@@ -39,6 +41,14 @@ class VolumeError(MrdcError, ValueError):
 
 class MemoryFileError(MrdcError, ValueError):
     """A memory file is damaged, or is not one."""
+
+
+class CheckpointError(MrdcError, ValueError):
+    """A checkpoint is missing, damaged, or is not one."""
+
+
+class TrainingError(MrdcError, RuntimeError):
+    """Training went astray; other settings are needed."""
 
 
 class OutputError(MrdcError, OSError):

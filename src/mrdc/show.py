@@ -9,6 +9,7 @@ from rich.table import Table
 from mrdc.budget import Budget
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
+from mrdc.experiment.presets import PRESETS, RECIPES, TRAINING, WITHOUT_MEMORY
 from mrdc.selection import SELECTORS
 from mrdc.store import MemoryFile
 
@@ -45,11 +46,11 @@ def table(*columns: str) -> Table:
 def names() -> dict[str, list[str]]:
     """What can be named on the command line."""
     return {
-        "methods": [],
+        "methods": list(TRAINING),
         "codecs": list(CODECS),
         "selectors": list(SELECTORS),
         "datasets": list(DATASETS),
-        "presets": [],
+        "presets": [*RECIPES, *PRESETS],
         "studies": [],
     }
 
@@ -70,10 +71,28 @@ def count(number: float, what: str) -> str:
     return f"{number:,.4g} {plural}" if number != int(number) else f"{int(number):,} {plural}"
 
 
-def listing(console: Console, found: dict[str, list[str]]) -> None:
+def listing(console: Console, found: dict[str, list[str]], what: str | None = None) -> None:
+    if what == "presets":
+        presets(console)
+        return
     for kind, entries in found.items():
+        if kind == "presets" and what is None:
+            entries = [*RECIPES, f"and {len(PRESETS)} rows of the paper (`mrdc list presets`)"]
         if entries:
             console.print(f"[bold]{kind}[/bold]  {', '.join(entries)}")
+
+
+def presets(console: Console) -> None:
+    """Every recipe and preset, with the paper's number where it has one."""
+    rows = table("name<", "what<", "the paper, %", "training<", "memory<")
+    for name, preset in {**RECIPES, **PRESETS}.items():
+        settings = preset.settings
+        train, memory = settings.train, settings.memory
+        training = f"{train.epochs} epochs, lr {train.lr:g}, {train.schedule}"
+        held = "none" if settings.method in WITHOUT_MEMORY else f"{memory.budget}, {memory.quality}"
+        published = "" if preset.paper is None else f"{preset.paper:.2f}"
+        rows.add_row(name, preset.summary, published, training, held)
+    console.print(rows)
 
 
 def some(entries: list[str]) -> str:
@@ -232,3 +251,63 @@ def audit(console: Console, found: "Audit") -> None:
         console.print(f"[bold red]{bad}[/bold red]{some(found.problems)}")
     else:
         console.print("[bold green]Sound:[/bold green] every byte and checksum holds.")
+
+
+def run(console: Console, found: dict[str, Any]) -> None:
+    synthetic = " (synthetic)" if found["synthetic"] else ""
+    console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}{synthetic}")
+    rows = table("phase", "classes", "accuracy %", "head %")
+    seen = 0
+    for phase, (size_, score, head) in enumerate(
+        zip(found["sizes"], found["accuracy"], found["head_accuracy"], strict=True)
+    ):
+        seen += size_
+        rows.add_row(str(phase), str(seen), f"{score:.2f}", f"{head:.2f}")
+    console.print(rows)
+    ratios = found["volume_ratios"]
+    if ratios:
+        console.print("R_q of each candidate, after every phase, and its mean:")
+        columns = table("candidate<", *(str(phase) for phase in range(len(found["sizes"]))), "mean")
+        for row in ratios:
+            name = row["codec"] if row["quality"] is None else f"{row['codec']} {row['quality']}"
+            values = [*row["by_phase"], row["mean"]]
+            columns.add_row(name, *("?" if v is None else ratio(v) for v in values))
+        console.print(columns)
+    held = found["memory"]
+    quality = "originals" if found["quality"] is None else f"quality {found['quality']}"
+    if held["budget_bytes"]:
+        console.print(
+            f"Memory: {held['items']:,} images as {quality}, {held['bytes']:,} of "
+            f"{held['budget_bytes']:,} bytes ({clean(found['budget'])})"
+        )
+    published = f" (the paper: {found['paper']:.2f})" if found["paper"] else ""
+    console.print(
+        f"[bold]Averaged incremental accuracy {found['average_incremental_accuracy']:.2f} %"
+        f"[/bold]{published}, forgetting {found['average_forgetting']:.2f} (initial classes "
+        f"{found['initial_forgetting']:.2f}), {found['seconds']:.0f} s; {clean(found['folder'])}"
+    )
+    if found["held_out"]:
+        console.print("The data has no test images: some training images were set aside.")
+
+
+def sweep(console: Console, found: dict[str, Any]) -> None:
+    rows = found["table"]
+    given = ("runs", "average_incremental_accuracy", "deviation", "last_accuracy")
+    axes = [name for name in rows[0] if name not in (*given, "average_forgetting", "quality",
+                                                     "items", "seconds")]  # fmt: skip
+    made = table(*(f"{axis}<" for axis in axes), "runs", "averaged %", "+-", "last %", "forgetting",
+                 "images", "seconds")  # fmt: skip
+    for row in rows:
+        spread = "" if row["deviation"] is None else f"{row['deviation']:.2f}"
+        made.add_row(
+            *(clean(str(row[axis])) for axis in axes),
+            str(row["runs"]),
+            f"{row['average_incremental_accuracy']:.2f}",
+            spread,
+            f"{row['last_accuracy']:.2f}",
+            f"{row['average_forgetting']:.2f}",
+            f"{row['items']:,.0f}",
+            f"{row['seconds']:.0f}",
+        )
+    console.print(made)
+    console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")

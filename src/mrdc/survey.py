@@ -38,6 +38,7 @@ class Survey:
     settings: PlanSettings
     progress: Progress
     images: ImageSet
+    fixed_budget: Budget | None = None  # else what the settings say of these images
     embedder: Embedder | None = None
     cache: FeatureCache | None = None
     features: list[Tensor] = field(default_factory=list)  # by class; no columns if not needed
@@ -46,7 +47,7 @@ class Survey:
 
     @property
     def budget(self) -> Budget:
-        return parse_budget(self.settings.budget, self.images.original_bytes)
+        return self.fixed_budget or parse_budget(self.settings.budget, self.images.original_bytes)
 
     @property
     def budget_bytes(self) -> int:

@@ -5,9 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mrdc.data.images import ImageSet, read_images
+from mrdc.data.protocol import Stream, make_stream
+from mrdc.data.splits import Splits, open_splits
 from mrdc.data.textures import textures
 
 DATASETS: dict[str, Callable[[], ImageSet]] = {"textures": textures}
+
+__all__ = [
+    "DATASETS", "ImageSet", "Splits", "Stream", "make_stream", "open_images", "open_splits",
+    "read_images",
+]  # fmt: skip
 
 
 def open_images(source: str | os.PathLike[str]) -> ImageSet:

@@ -4,6 +4,7 @@ import csv
 import os
 import stat
 import tarfile
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ from mrdc.errors import DataError, ImageError
 from mrdc.image import EXTENSIONS, Photo
 
 TRAIN = "train"
-SPLITS = frozenset({TRAIN, "test", "val", "valid", "validation"})
+TESTS = ("test", "val", "valid", "validation")
+SPLITS = frozenset({TRAIN, *TESTS})
 FORMS = (
     "a folder with one sub-folder of images for each class (or train/ and test/ folders of "
     "such), a .csv of path,label, or a WebDataset .tar"
@@ -48,6 +50,16 @@ class ImageSet:
         """Mean bytes of an image as it is."""
         return sum(map(sum, self.sizes)) / len(self)
 
+    def pick(self, labels: Iterable[int]) -> "ImageSet":
+        """The classes that have these labels here; there a label is the position in `labels`."""
+        chosen = list(labels)
+        return ImageSet(
+            tuple(self.classes[label] for label in chosen),
+            tuple(self.photos[label] for label in chosen),
+            tuple(self.sizes[label] for label in chosen),
+            self.ignored,
+        )
+
 
 def read_images(path: Path) -> ImageSet:
     """Open a folder, CSV or tar of labelled images.
@@ -69,14 +81,20 @@ def read_images(path: Path) -> ImageSet:
 
 
 def _folder(root: Path) -> ImageSet:
-    try:
-        children = sorted(child for child in root.iterdir() if not child.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{root}: cannot be read ({error.strerror})") from None
-    folders = [child for child in children if child.is_dir()]
-    training = _training_split(root, {folder.name.lower(): folder for folder in folders})
-    if training is not None:
-        return _folder(training)
+    splits = split_folders(root)
+    return _folder(splits[TRAIN]) if splits else class_folders(root)
+
+
+def class_folders(root: Path, only: Collection[str] | None = None) -> ImageSet:
+    """Images of one folder for each class, or of the classes in `only`.
+
+    Raises:
+        DataError: no class folder, or no image in any.
+    """
+    children = _children(root)
+    folders = [
+        child for child in children if child.is_dir() and (only is None or child.name in only)
+    ]
     if not folders:
         loose = sum(child.suffix.lower() in EXTENSIONS for child in children)
         found = f"{loose} images but no class folders" if loose else "no class folders"
@@ -92,36 +110,52 @@ def _folder(root: Path) -> ImageSet:
             for name in sorted(file for file in files if not file.startswith(".")):
                 file, relative = os.path.join(parent, name), f"{prefix}/{name}"
                 if os.path.splitext(name)[1].lower() in EXTENSIONS:
-                    entries.append((folder.name, file_photo(file, relative), _size(file)))
+                    entries.append((folder.name, file_photo(file, relative), file_size(file)))
                 else:
                     ignored.append(relative)
     if not entries:
         raise DataError(f"{root}: no image in any class folder; give {FORMS}")
-    return _gather(entries, [folder.name for folder in folders], ignored)
+    return gather(entries, [folder.name for folder in folders], ignored)
 
 
-def _training_split(root: Path, folders: dict[str, Path]) -> Path | None:
-    """The folder train/ where there are splits; None where the folders are classes.
+def split_folders(root: Path) -> dict[str, Path]:
+    """Folders by the name of their split in lower case; none where the folders are classes.
 
     A class may be called train, so it takes another split beside it, or nothing.
+
+    Raises:
+        DataError: splits without train/, or with other folders beside them.
     """
+    folders = {folder.name.lower(): folder for folder in sub_folders(root)}
     splits = SPLITS & set(folders)
     if not splits or (splits == {TRAIN} and len(folders) > 1):
-        return None
+        return {}
     if TRAIN not in splits or len(splits) < len(folders):
         odd = ", ".join(sorted(set(folders) - SPLITS)) or f"no {TRAIN}/"
         raise DataError(
             f"{root}: {', '.join(sorted(splits))} look like splits, but with {odd} beside them; "
             f"give the folder that holds the classes"
         )
-    return folders[TRAIN]
+    return folders
+
+
+def sub_folders(root: Path) -> list[Path]:
+    """Folders in a folder that are not hidden, in order."""
+    return [child for child in _children(root) if child.is_dir()]
+
+
+def _children(root: Path) -> list[Path]:
+    try:
+        return sorted(child for child in root.iterdir() if not child.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{root}: cannot be read ({error.strerror})") from None
 
 
 def _refuse_folder(error: OSError) -> None:
     raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
 
 
-def _size(file: str) -> int:
+def file_size(file: str) -> int:
     """Bytes of a file; 0 where it cannot be read, which is told when it is."""
     try:
         return os.stat(file).st_size
@@ -130,24 +164,36 @@ def _size(file: str) -> int:
 
 
 def _csv(path: Path) -> ImageSet:
+    entries = []
+    for _, name, label in read_pairs(path, "path", "label"):
+        file = os.path.join(path.parent, name)
+        entries.append((label, file_photo(file, name), file_size(file)))
+    return gather(entries, sorted({label for label, _, _ in entries}, key=_natural), [])
+
+
+def read_pairs(path: Path, first: str, second: str) -> list[tuple[int, str, str]]:
+    """Line number and both cells of each row of a CSV with two columns.
+
+    A header of the columns' names is passed over.
+
+    Raises:
+        DataError: cannot be read, a row without two filled cells, or no row.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as text:
             reader = csv.reader(text)
             rows = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV ({error})") from None
-    if rows and [cell.strip().lower() for cell in rows[0][1]] == ["path", "label"]:
+    if rows and [cell.strip().lower() for cell in rows[0][1]] == [first, second]:
         rows = rows[1:]
-    entries = []
+    form = f"{first},{second}"
     for line, row in rows:
         if len(row) != 2 or not all(cell.strip() for cell in row) or "\0" in row[0]:
-            raise DataError(f"{path}: line {line} must be path,label, got {','.join(row)!r}")
-        name, label = (cell.strip() for cell in row)
-        file = os.path.join(path.parent, name)
-        entries.append((label, file_photo(file, name), _size(file)))
-    if not entries:
-        raise DataError(f"{path}: no row of path,label")
-    return _gather(entries, sorted({label for label, _, _ in entries}, key=_natural), [])
+            raise DataError(f"{path}: line {line} must be {form}, got {','.join(row)!r}")
+    if not rows:
+        raise DataError(f"{path}: no row of {form}")
+    return [(line, row[0].strip(), row[1].strip()) for line, row in rows]
 
 
 def _webdataset(path: Path) -> ImageSet:
@@ -185,7 +231,7 @@ def _webdataset(path: Path) -> ImageSet:
         (labels[key], Photo(member.name, partial(_read_member, path, member)), member.size)
         for key, member in images.items()
     ]
-    return _gather(entries, sorted({labels[key] for key in images}, key=_natural), ignored)
+    return gather(entries, sorted({labels[key] for key in images}, key=_natural), ignored)
 
 
 def _natural(label: str) -> tuple[int, int | str, str]:
@@ -203,9 +249,10 @@ def _read_member(path: Path, member: tarfile.TarInfo) -> bytes:
         raise ImageError(f"{member.name}: cannot be read ({error.strerror})") from None
 
 
-def _gather(
+def gather(
     entries: list[tuple[str, Photo, int]], classes: list[str], ignored: list[str]
 ) -> ImageSet:
+    """An image set of (class, photo, bytes) in any order of classes."""
     labels = {name: label for label, name in enumerate(classes)}
     photos: tuple[list[Photo], ...] = tuple([] for _ in classes)
     sizes: tuple[list[int], ...] = tuple([] for _ in classes)
@@ -213,6 +260,12 @@ def _gather(
         photos[labels[name]].append(photo)
         sizes[labels[name]].append(size)
     return ImageSet(tuple(classes), photos, sizes, ignored)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """A few names of many, for an error."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def file_photo(path: str, name: str) -> Photo:

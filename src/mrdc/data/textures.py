@@ -17,16 +17,29 @@ from mrdc.image import Photo, Pixels
 
 CLASSES = 10
 IMAGES = 60
+TEST_IMAGES = 20
 SIDE = 64
 QUALITY = 95  # of the files that count as originals
 
 
 def textures(classes: int = CLASSES, images: int = IMAGES, seed: int = 0) -> ImageSet:
-    """The set as JPEG files in memory; the same seed gives the same bytes."""
+    """The synthetic set as JPEG files in memory; the same seed gives the same bytes."""
+    return _make(classes, range(images), seed)
+
+
+def textures_splits(
+    classes: int = CLASSES, images: int = IMAGES, test_images: int = TEST_IMAGES, seed: int = 0
+) -> tuple[ImageSet, ImageSet]:
+    """The synthetic set, and test images whose numbers follow on from those for training."""
+    numbers = range(images, images + test_images)
+    return textures(classes, images, seed), _make(classes, numbers, seed)
+
+
+def _make(classes: int, numbers: range, seed: int) -> ImageSet:
     photos: tuple[list[Photo], ...] = tuple([] for _ in range(classes))
     sizes: tuple[list[int], ...] = tuple([] for _ in range(classes))
     for label in range(classes):
-        for number in range(images):
+        for number in numbers:
             rng = np.random.default_rng((seed, label, number))
             data = Jpeg().encode(texture(label / classes, rng), QUALITY)
             photos[label].append(

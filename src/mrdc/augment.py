@@ -1,0 +1,88 @@
+"""Training views of many images at once, on whatever device they are.
+
+The same distribution as torchvision's RandomResizedCrop and horizontal flip,
+as two matrix products: a crop, its antialiased resize and the flip are all
+linear in the pixels, so each image has one matrix for its rows and one for its
+columns.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Floats = NDArray[np.float32]
+TRIES = 10
+
+
+class Crops(NamedTuple):
+    """Where n images are cropped, in pixels, and which are mirrored."""
+
+    top: Floats
+    left: Floats
+    height: Floats
+    width: Floats
+    flip: NDArray[np.bool_]
+
+
+def draw_crops(
+    height: NDArray[np.int64], width: NDArray[np.int64], rng: np.random.Generator
+) -> Crops:
+    """Random crops of images of these sizes: `views.crop_box` for all at once."""
+    n = len(height)
+    area = (height * width)[:, None] * rng.uniform(0.08, 1.0, (n, TRIES))
+    aspect = np.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3), (n, TRIES)))
+    h, w = np.rint(np.sqrt(area / aspect)), np.rint(np.sqrt(area * aspect))
+    fits = (h > 0) & (w > 0) & (h <= height[:, None]) & (w <= width[:, None])
+    first = fits.argmax(1)[:, None]
+    h, w = (np.take_along_axis(side, first, 1)[:, 0] for side in (h, w))
+    whole_h, whole_w = _largest(height, width)
+    found = fits.any(1)
+    h, w = np.where(found, h, whole_h), np.where(found, w, whole_w)
+    top = np.where(found, np.floor(rng.random(n) * (height - h + 1)), (height - h) // 2)
+    left = np.where(found, np.floor(rng.random(n) * (width - w + 1)), (width - w) // 2)
+    top, left, h, w = (side.astype(np.float32) for side in (top, left, h, w))
+    return Crops(top, left, h, w, rng.random(n) < 0.5)
+
+
+def _largest(height: NDArray[np.int64], width: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """The centre crop for images too long or too tall for ten tries."""
+    tall, wide = width / height < 3 / 4, width / height > 4 / 3
+    h = np.where(tall, np.minimum(height, np.rint(width * 4 / 3)), height)
+    w = np.where(wide, np.minimum(width, np.rint(height * 4 / 3)), width)
+    return h.astype(np.float32), w.astype(np.float32)
+
+
+def crop_batch(images: Tensor, crops: Tensor, size: int) -> Tensor:
+    """Crops of images (n, 3, h, w) resized to (n, 3, size, size), on the scale of 0 to 255.
+
+    Args:
+        crops: (5, n): top, left, height, width, and 1 where mirrored.
+    """
+    exact = torch.float16 if images.is_cuda else torch.float32  # 11 bits: a fraction of a level
+    top, left, height, width, flip = crops.float()
+    rows = weights(top, height, images.shape[2], size).to(exact)
+    columns = weights(left, width, images.shape[3], size)
+    columns = torch.where(flip.bool()[:, None, None], columns.flip(1), columns).to(exact)
+    across = images.to(exact) @ columns.mT[:, None]
+    return rows[:, None] @ across
+
+
+def weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
+    """Matrices (n, size, pixels) that resize [start, start + length) with antialiasing.
+
+    A triangle filter around each target's centre, as wide as a target where
+    that is wider than a pixel, cut off at the crop and scaled to sum 1.
+    """
+    step = (length / size)[:, None, None]
+    place = torch.arange(size, device=start.device, dtype=torch.float32)[None, :, None]
+    pixel = torch.arange(pixels, device=start.device, dtype=torch.float32)[None, None, :]
+    first = start[:, None, None]
+    centre = first + (place + 0.5) * step
+    reach = step.clamp(min=1.0)
+    weight = (1 - (pixel + 0.5 - centre).abs() / reach).clamp(min=0)
+    weight = weight * ((pixel >= first) & (pixel < first + length[:, None, None]))
+    return weight / weight.sum(2, keepdim=True)

@@ -1,0 +1,32 @@
+"""Where the time goes: seconds by part, each second counted once."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Clock:
+    """Adds up the time spent in named parts; an inner part stops the outer one's clock."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._parts: list[str] = []
+        self._since = time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what happens inside to `name`."""
+        self._charge()
+        self._parts.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._parts.pop()
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        if self._parts:
+            name = self._parts[-1]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now

@@ -1,0 +1,210 @@
+"""The memory of a run: R_q after every phase, a quality chosen, new classes stored."""
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mrdc.budget import parse_budget
+from mrdc.clock import Clock
+from mrdc.codec import CODECS, Codec, lookup
+from mrdc.data.images import ImageSet
+from mrdc.data.protocol import Stream
+from mrdc.embedding import Embedder, embed
+from mrdc.errors import BudgetError, UsageError, VolumeError
+from mrdc.memory import ReplayMemory
+from mrdc.planning import UNLIMITED, Measured, measure, ranking_for
+from mrdc.quality import choose_quality, judge
+from mrdc.selection import SELECTORS, Ranking
+from mrdc.settings import MemorySettings, PlanSettings, RunSettings
+from mrdc.survey import Survey, quiet
+
+ORIGINAL = "original"
+Arrange = Callable[[list[str], list[int], int], list[int]]
+
+
+@dataclass
+class Exemplars:
+    """Fills the memory of a run, phase after phase.
+
+    Attributes:
+        arrange: the method's say in the order in which a class is stored.
+        candidates: what was measured after the last phase.
+    """
+
+    settings: RunSettings
+    stream: Stream
+    arrange: Arrange
+    candidates: list[Measured] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.budget = parse_budget(self.settings.memory.budget, self.stream.original_bytes)
+        self.codec, self.quality = fixed_quality(self.settings.memory)
+        self.memory = self._empty()
+
+    def restore(self, memory: ReplayMemory) -> None:
+        """Go on with a memory that was kept."""
+        self.memory = memory
+        self.codec, self.quality = memory.codec, memory.quality
+
+    def store(self, phase: int, embedder: Embedder, clock: Clock) -> None:
+        """Measure R_q, choose a quality where one is to be chosen, add the phase's classes.
+
+        Raises:
+            BudgetError: nothing that passes fits.
+        """
+        memory = self.settings.memory
+        seen, rankings = self._survey(phase, embedder, clock)
+        with clock.part("volume_ratio"):
+            tried = [self._measure(seen, *pair, rankings) for pair in self._space()]
+            self.candidates = judge(tried, memory.rule, memory.epsilon)
+            if memory.quality == "dynamic" or (memory.quality == "auto" and phase == 0):
+                self._choose()
+        with clock.part("encode"):
+            self._fill(self.memory, phase, seen, rankings)
+
+    def preview(self, phase: int, embedder: Embedder, clock: Clock) -> ReplayMemory:
+        """Exemplars of the phase's classes alone, as they would be chosen now."""
+        seen, rankings = self._survey(phase, embedder, clock)
+        scratch = self._empty()
+        scratch.budget = seen.budget
+        with clock.part("encode"):
+            self._fill(scratch, phase, seen, rankings)
+        return scratch
+
+    def check(self) -> None:
+        """Refuse, before any training, a budget too small for one image of every class.
+
+        Raises:
+            BudgetError: with the bytes it would take.
+        """
+        memory = self.settings.memory
+        codec, quality = self._space()[-1] if memory.quality in ("auto", "dynamic") else (
+            self.codec, self.quality,
+        )  # fmt: skip
+        probe = ReplayMemory(UNLIMITED, codec, quality, accounting=memory.accounting)
+        firsts = {label: photos[:1] for label, photos in enumerate(self.stream.train.photos)}
+        probe.add(firsts, threads=self.settings.threads)
+        total = self.budget.total_bytes(len(self.stream.classes))
+        if probe.nbytes > total:
+            raise BudgetError(
+                f"--memory.budget {self.budget}: {total:,} bytes for {len(firsts)} classes, but "
+                f"one image of each takes about {probe.nbytes:,} at the lowest quality allowed"
+            )
+
+    def _empty(self) -> ReplayMemory:
+        return ReplayMemory(
+            self.budget,
+            self.codec,
+            self.quality,
+            accounting=self.settings.memory.accounting,
+            class_names=dict(enumerate(self.stream.classes)),
+            whole_file=self.budget.unit == "bytes",
+        )
+
+    def _survey(self, phase: int, embedder: Embedder, clock: Clock) -> tuple[Survey, list[Ranking]]:
+        """The new images, their features and their ranks under the present network."""
+        images, budget = self.stream.fresh(phase), self.budget
+        if budget.unit != "class":
+            part = self.stream.sizes[phase] / self.stream.seen(phase)
+            budget = replace(budget, amount=budget.amount * part)
+        with clock.part("select"):
+            rows, _ = embed(images.all_photos, embedder, threads=self.settings.threads)
+            features = list(torch.split(rows, [len(photos) for photos in images.photos]))
+            seen = Survey(plan_settings(self.settings), quiet, images, budget, embedder)
+            seen.features = features
+            return seen, self._arranged(phase, images, seen.rank(features))
+
+    def _arranged(self, phase: int, images: ImageSet, rankings: Sequence[Ranking]) -> list[Ranking]:
+        """Rankings as the method wants them."""
+        start = self.stream.phases[phase].start
+        arranged = []
+        for label, (photos, ranking) in enumerate(zip(images.photos, rankings, strict=True), start):
+            order = self.arrange([photo.id for photo in photos], ranking.tolist(), label)
+            arranged.append(np.array(order, np.intp))
+        return arranged
+
+    def _space(self) -> list[tuple[Codec, int | None]]:
+        """The originals, and every candidate, best first."""
+        codec = lookup(CODECS, self.settings.memory.codec, "codec")
+        qualities = sorted(set(self.settings.memory.candidates), reverse=True)
+        return [(CODECS[ORIGINAL], None), *((codec, q) for q in qualities if codec.qualities)]
+
+    def _measure(
+        self, seen: Survey, codec: Codec, quality: int | None, rankings: list[Ranking]
+    ) -> Measured:
+        """A candidate; R_q is unknown where there are more images than feature dimensions."""
+        try:
+            return measure(seen, codec, quality, rankings, Path(tempfile.gettempdir()))[0]
+        except VolumeError as error:
+            return Measured(codec.name, quality, 0, 0, math.nan, {}, verdict=str(error))
+
+    def _choose(self) -> None:
+        memory = self.settings.memory
+        if not any(candidate.feasible for candidate in self.candidates):
+            tried = ", ".join(f"{c} ({c.verdict})" for c in self.candidates)
+            raise BudgetError(
+                f"no quality passes and originals do not fit: {tried}; raise --memory.budget"
+            )
+        chosen = choose_quality(self.candidates, memory.rule, memory.epsilon)
+        self.codec, self.quality = CODECS[chosen.codec], chosen.quality
+
+    def _fill(
+        self, memory: ReplayMemory, phase: int, seen: Survey, rankings: list[Ranking]
+    ) -> None:
+        order = rankings
+        if self.settings.memory.pairing == "independent":
+            folder = Path(tempfile.gettempdir())
+            compressed = ranking_for(seen, self.codec, self.quality, rankings, folder).order
+            order = self._arranged(phase, seen.images, compressed)
+        memory.codec, memory.quality = self.codec, self.quality
+        start = self.stream.phases[phase].start
+        photos = enumerate(zip(seen.images.photos, order, strict=True), start)
+        memory.add(
+            {label: [of_class[index] for index in ranks] for label, (of_class, ranks) in photos},
+            threads=self.settings.threads,
+        )
+
+
+def plan_settings(settings: RunSettings) -> PlanSettings:
+    """The memory settings of a run, as `plan` knows them."""
+    memory = settings.memory
+    return PlanSettings(
+        Path(settings.data),
+        memory.budget,
+        codec=(memory.codec,),
+        quality=memory.candidates,
+        select=memory.select,
+        epsilon=memory.epsilon,
+        rule=memory.rule,
+        pairing=memory.pairing,
+        volume=memory.volume,
+        accounting=memory.accounting,
+        seed=settings.seed,
+        threads=settings.threads,
+    )
+
+
+def fixed_quality(memory: MemorySettings) -> tuple[Codec, int | None]:
+    """Codec and quality that the settings fix; the originals until R_q has chosen.
+
+    Raises:
+        UsageError: a codec, selector or quality that is none.
+    """
+    codec = lookup(CODECS, memory.codec, "codec")
+    lookup(SELECTORS, memory.select, "selector")
+    for quality in memory.candidates if codec.qualities else ():
+        codec.check_quality(quality)
+    judge([], memory.rule, memory.epsilon)
+    if memory.quality in ("auto", "dynamic", ORIGINAL):
+        return CODECS[ORIGINAL], None
+    if not memory.quality.isdecimal():
+        raise UsageError(
+            f"--memory.quality {memory.quality}: give auto, dynamic, original or a number"
+        )
+    codec.check_quality(int(memory.quality))
+    return codec, int(memory.quality)

@@ -1,0 +1,1 @@
+"""Experiments: what to run, where it is kept, and how many at once."""

@@ -1,0 +1,125 @@
+"""What `mrdc run` can be told in a word: recipes, and the rows of the paper's Table 1.
+
+A recipe is a method and its usual training: `lucir` replays originals, `lucir-mrdc`
+compressed images. A preset adds a data set and a number of phases, as in `cub-5-lucir`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mrdc.errors import UsageError
+from mrdc.registry import lookup
+from mrdc.settings import MemorySettings, RunSettings, TrainSettings
+
+MISSING = ""  # data that people must name
+
+TRAINING: dict[str, TrainSettings] = {
+    "finetune": TrainSettings(),
+    "joint": TrainSettings(),
+    "lwf": TrainSettings(),
+    "icarl": TrainSettings(),
+    "bic": TrainSettings(lr=0.05, milestones=(1 / 3, 2 / 3, 8 / 9)),
+    "lucir": TrainSettings(),
+    "podnet": TrainSettings(
+        lr=0.05, weight_decay=5e-4, batch_size=64, schedule="cosine", brightness=63 / 255
+    ),
+}
+WITHOUT_MEMORY = ("finetune", "joint")
+
+Data = Literal["cub", "sub", "full", "textures"]
+COLUMNS: tuple[tuple[Data, int], ...] = (
+    ("cub", 5), ("cub", 10), ("cub", 25), ("sub", 5), ("sub", 10), ("sub", 25),
+    ("full", 5), ("full", 10),
+)  # fmt: skip
+TABLE_1: dict[str, tuple[float | None, ...]] = {
+    "lwf": (39.42, 38.53, 36.33, 53.62, 47.64, 44.32, 44.35, 38.90),
+    "icarl": (39.49, 39.31, 38.77, 65.44, 59.88, 52.97, 51.50, 46.89),
+    "bic": (45.29, 45.25, 45.17, 70.07, 64.96, 57.73, 62.65, 58.72),
+    "lucir": (44.63, 45.58, 45.48, 70.84, 68.32, 61.44, 64.45, 61.57),
+    "podnet": (44.92, 44.49, 43.79, 75.54, 74.33, 68.31, 66.95, 64.13),
+    "lucir-mrdc": (46.68, 47.28, 48.01, 73.56, 72.70, 70.53, 67.53, 65.29),
+    "podnet-mrdc": (46.00, 46.09, 45.84, 78.08, 76.02, 72.72, 68.91, 66.31),
+    "lwf-mrdc": (None,) * 8,
+    "icarl-mrdc": (None,) * 8,
+    "bic-mrdc": (None,) * 8,
+}
+# The qualities that the paper's R_q gave on ImageNet; the other methods measure their own.
+PAPER_QUALITY = {"lucir": "50", "podnet": "75"}
+ALL_OF_CUB = "94"  # at this quality all images of full-size CUB fit into 20 originals a class
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings under a name.
+
+    Attributes:
+        paper: averaged incremental accuracy in Table 1, in percent.
+        prefix: what stands before the data that people name.
+    """
+
+    settings: RunSettings
+    summary: str
+    paper: float | None = None
+    prefix: str = ""
+
+
+def recipe(name: str) -> RunSettings:
+    """A method, replaying originals or (-mrdc) compressed images, 20 originals a class."""
+    method = name.removesuffix("-mrdc")
+    memory = MemorySettings(quality="auto" if name.endswith("-mrdc") else "original")
+    return RunSettings(MISSING, method=method, train=TRAINING[method], memory=memory)
+
+
+def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset:
+    """A row and column of Table 1: bytes are counted as whole files there."""
+    settings = recipe(name)
+    quality = settings.memory.quality
+    if name.endswith("-mrdc"):
+        fixed = PAPER_QUALITY.get(settings.method, quality)
+        quality = ALL_OF_CUB if data == "cub" else fixed
+    memory = replace(settings.memory, quality=quality, accounting="file")
+    balances = data == "full" and name == "lucir-mrdc"
+    options = ("balance=new",) if balances else ()
+    settings = replace(settings, phases=phases, memory=memory, options=options)
+    names = {"cub": "CUB-200-2011", "sub": "ImageNet-sub", "full": "ImageNet-full"}
+    summary = f"{name} on {names[data]}, {phases} phases"
+    return Preset(settings, summary, paper, "imagenet-sub:" if data == "sub" else "")
+
+
+def _textures(name: str) -> Preset:
+    """A few minutes without a GPU."""
+    settings = recipe(name)
+    train = replace(settings.train, epochs=30, batch_size=32)
+    memory = replace(settings.memory, budget="3/class")
+    settings = replace(
+        settings, data="textures", network="resnet18-narrow", train=train, memory=memory
+    )
+    return Preset(settings, f"{name} on built-in synthetic images, 5 phases")
+
+
+RECIPES: dict[str, Preset] = {
+    name: Preset(recipe(name), f"{name}, on any data")
+    for method in TRAINING
+    for name in ([method] if method in WITHOUT_MEMORY else [method, f"{method}-mrdc"])
+}
+PRESETS: dict[str, Preset] = {
+    **{
+        f"{data}-{phases}-{name}": _table_1(name, data, phases, paper)
+        for name, row in TABLE_1.items()
+        for (data, phases), paper in zip(COLUMNS, row, strict=True)
+    },
+    **{f"textures-{name}": _textures(name) for name in RECIPES},
+}
+
+
+def preset(name: str) -> Preset:
+    """A recipe or preset by name.
+
+    Raises:
+        UsageError: no such name.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    if name.partition("-")[0] in ("cub", "sub", "full", "textures"):
+        raise UsageError(f"unknown preset {name!r}: `mrdc list presets` has all")
+    return lookup(RECIPES, name, "recipe (or preset, see `mrdc list presets`)")

@@ -1,0 +1,264 @@
+"""`run`: one experiment from settings to result, in a folder that can be gone on with."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrdc import __version__
+from mrdc.data import DATASETS, make_stream, open_splits
+from mrdc.data.textures import SIDE
+from mrdc.errors import UsageError
+from mrdc.exemplars import fixed_quality
+from mrdc.experiment.folder import (
+    CONFIG,
+    RESULTS,
+    Listener,
+    RunFolder,
+    last_line,
+    refuse_changes,
+)
+from mrdc.learner import make_method, pick_device, run_phases
+from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
+from mrdc.settings import RunSettings
+
+# Where and how, not what: these do not change the numbers
+FREE = ("out", "device", "resident", "threads", "checkpoint_seconds", "cache", "tensorboard")
+
+
+def run(
+    settings: RunSettings,
+    *,
+    name: str | None = None,
+    paper: float | None = None,
+    listener: Listener = lambda kind, fields: None,
+) -> dict[str, Any]:
+    """Run an experiment, or go on with it; its result, also the last line of results.jsonl.
+
+    Raises:
+        MrdcError: settings, data or a folder that cannot be used.
+    """
+    name = name or settings.method
+    check(settings)
+    path = settings.out or Path("runs") / folder_name(settings, name)
+    splits = open_splits(settings.data, holdout=settings.holdout, seed=0)
+    stream = make_stream(
+        splits, settings.phases, settings.first, settings.order, settings.superclasses
+    )
+    settings = replace(settings, size=settings.size or usual_size(settings.data))
+    decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
+    done = finished(path)
+    if done is not None:
+        refuse_changes(path, json.loads((path / CONFIG).read_text())["settings"], decisive)
+        return done
+    about = machine()
+    keeper = RunFolder(
+        path,
+        decisive,
+        about,
+        every=settings.checkpoint_seconds,
+        cache=settings.cache,
+        listener=both(listener, tensorboard(path) if settings.tensorboard else None),
+    )
+    try:
+        phases = run_phases(settings, stream, keeper)
+        found = {
+            "name": name,
+            **summary(settings, phases),
+            "sizes": list(stream.sizes),
+            "paper": paper,
+            "held_out": splits.held_out,
+            "synthetic": settings.data in DATASETS,
+            "folder": str(path),
+            **about,
+        }
+        keeper.write_line(found)
+    finally:
+        keeper.close()
+    result = finished(path)
+    assert result is not None
+    return result
+
+
+def finished(path: Path) -> dict[str, Any] | None:
+    """The result of a run folder, if the run is over."""
+    line = last_line(path / RESULTS)
+    return line if line is not None and "average_incremental_accuracy" in line else None
+
+
+def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a run comes to: the fixed fields, then more."""
+    accuracy = [phase["accuracy"] for phase in phases]
+    head = [phase["head_accuracy"] for phase in phases]
+    tasks = [phase["tasks"] for phase in phases]
+    qualities = [phase["quality"] for phase in phases]
+    parts: dict[str, float] = {}
+    for phase in phases:
+        for part, seconds in phase["parts"].items():
+            parts[part] = parts.get(part, 0.0) + seconds
+    return {
+        "method": settings.method,
+        "accuracy": accuracy,
+        "average_incremental_accuracy": average_incremental_accuracy(accuracy),
+        "average_forgetting": average_forgetting(tasks),
+        "quality": qualities if settings.memory.quality == "dynamic" else qualities[-1],
+        "memory": phases[-1]["memory"],
+        "seconds": sum(phase["seconds"] for phase in phases),
+        "initial_forgetting": forgetting(tasks, 0),
+        "head_accuracy": head,
+        "head_average_incremental_accuracy": average_incremental_accuracy(head),
+        "tasks": tasks,
+        "volume_ratios": volume_ratios(phases),
+        "parts": parts,
+        "trained_images": sum(phase["trained_images"] for phase in phases),
+        "first_phase_seconds": phases[0].get("first_phase_seconds"),
+        "data": Path(settings.data).name,
+        "budget": settings.memory.budget,
+        "quality_rule": settings.memory.quality,
+        "seed": settings.seed,
+        "order": settings.order,
+    }
+
+
+def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """R_q of every candidate after every phase, and the mean over the phases that know it."""
+    rows = []
+    for place, candidate in enumerate(phases[0]["candidates"]):
+        ratios = [phase["candidates"][place]["volume_ratio"] for phase in phases]
+        known = [ratio for ratio in ratios if ratio is not None]
+        rows.append(
+            {
+                "codec": candidate["codec"],
+                "quality": candidate["quality"],
+                "quantity": [phase["candidates"][place]["quantity"] for phase in phases],
+                "by_phase": ratios,
+                "mean": sum(known) / len(known) if known else None,
+            }
+        )
+    return rows
+
+
+def check(settings: RunSettings) -> None:
+    """Refuse before any work what cannot be run.
+
+    Raises:
+        UsageError: with the flag and what it takes.
+    """
+    train = settings.train
+    for flag, value, least in (
+        ("--phases", settings.phases, 1),
+        ("--train.epochs", train.epochs, 1),
+        ("--train.batch-size", train.batch_size, 2),
+        ("--seed", settings.seed, 0),
+        ("--size", settings.size or 224, 16),
+        ("--threads", settings.threads or 1, 1),
+    ):
+        if value < least:
+            raise UsageError(f"{flag} must be {least} or more, got {value}")
+    if not train.lr > 0:
+        raise UsageError(f"--train.lr must be above 0, got {train.lr}")
+    if settings.resident == "gpu" and pick_device(settings.device).type != "cuda":
+        raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")
+    if settings.precision == "bf16" and pick_device(settings.device).type != "cuda":
+        raise UsageError("--precision bf16 needs a CUDA device; use auto or fp32")
+    fixed_quality(settings.memory)
+    make_method(settings)
+
+
+def decisive_settings(settings: RunSettings) -> dict[str, Any]:
+    """What decides the numbers, as JSON values."""
+    values = {name: value for name, value in asdict(settings).items() if name not in FREE}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def folder_name(settings: RunSettings, name: str) -> str:
+    """Made of the recipe, the data, the phases and the seed."""
+    data = re.sub(r"[^\w.-]+", "_", Path(settings.data).resolve().name)
+    return f"{name}-{data}-{settings.phases}-seed{settings.seed}"
+
+
+def usual_size(data: str) -> int:
+    """Side of the views: 224, or the data set's own."""
+    if data in DATASETS:
+        return SIDE
+    return 32 if data.startswith("cifar100:") else 224
+
+
+def machine() -> dict[str, Any]:
+    """Commit, hardware and versions."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "mrdc": __version__,
+        "commit": os.environ.get("MRDC_COMMIT") or _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **{package.lower(): version(package) for package in ("numpy", "Pillow")},
+        "gpu": gpu,
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def _commit() -> str | None:
+    """Of the checkout that this file is in, if it is in one."""
+    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def both(first: Listener, second: Listener | None) -> Listener:
+    """Tell both."""
+    if second is None:
+        return first
+
+    def tell(kind: str, fields: dict[str, Any]) -> None:
+        first(kind, fields)
+        second(kind, fields)
+
+    return tell
+
+
+def tensorboard(path: Path) -> Callable[[str, dict[str, Any]], None]:
+    """A listener that writes TensorBoard events.
+
+    Raises:
+        UsageError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError("--tensorboard needs it: pip install mrdc[tensorboard]") from None
+    writer = SummaryWriter(str(path / "tensorboard"))
+    steps = 0
+
+    def tell(kind: str, fields: dict[str, Any]) -> None:
+        nonlocal steps
+        if kind == "epoch":
+            steps += 1
+            for name in ("loss", "images_per_second"):
+                writer.add_scalar(f"train/{name}", fields[name], steps)
+        elif kind == "phase":
+            for name in ("accuracy", "head_accuracy", "seconds"):
+                writer.add_scalar(f"phase/{name}", fields[name], fields["phase"])
+            writer.flush()
+
+    return tell

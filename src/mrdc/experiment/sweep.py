@@ -1,0 +1,168 @@
+"""`sweep`: a grid of runs in parallel processes, and a table of means and deviations."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from mrdc.errors import MrdcError, UsageError
+from mrdc.experiment.config import at, grid, named
+from mrdc.experiment.presets import Preset
+from mrdc.settings import RunSettings
+from mrdc.store import output_errors, whole_file
+
+CELL = "cell.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: where it stands in the grid, and its settings."""
+
+    place: dict[str, str]
+    name: str
+    preset: Preset
+    settings: RunSettings
+    folder: Path
+
+
+class SweepError(MrdcError, RuntimeError):
+    """Some runs of a sweep failed; the others are kept."""
+
+
+def cells(
+    name: str, base: Callable[[str], RunSettings], axes: dict[str, list[str]], out: Path
+) -> list[Cell]:
+    """Every point of the grid.
+
+    Args:
+        base: the settings of a recipe with the flags of the sweep on top; the axis
+            `recipe` goes through recipes.
+
+    Raises:
+        UsageError: an axis that is no setting, or a value that it does not take.
+    """
+    made = []
+    for values in product(*axes.values()):
+        place = dict(zip(axes, values, strict=True))
+        recipe = place.get("recipe", name)
+        settings = base(recipe)
+        for axis, value in place.items():
+            if axis != "recipe":
+                settings = at(settings, axis, value)
+        label = ",".join(f"{axis.rpartition('.')[2]}={value}" for axis, value in place.items())
+        folder = out / label.replace("/", "_").replace(" ", "_")
+        made.append(Cell(place, recipe, named(recipe)[1], settings, folder))
+    return made
+
+
+def sweep(
+    made: Sequence[Cell],
+    jobs: int | None,
+    tell: Callable[[Cell, dict[str, Any] | None], None] = lambda cell, result: None,
+) -> list[dict[str, Any]]:
+    """Run all cells that are not finished, some at a time; every result, in order.
+
+    Raises:
+        SweepError: some failed, which are named; the others are finished first.
+    """
+    limit = jobs or usual_jobs(len(made))
+    if limit < 1:
+        raise UsageError(f"--jobs must be 1 or more, got {limit}")
+    with ThreadPoolExecutor(limit) as pool:
+        results = list(pool.map(lambda cell: _run(cell, tell), made))
+    failed = [cell for cell, result in zip(made, results, strict=True) if "error" in result]
+    if failed:
+        first = results[made.index(failed[0])]["error"]
+        raise SweepError(
+            f"{len(failed)} of {len(made)} runs failed; the first, {failed[0].folder}: {first}"
+        )
+    return results
+
+
+def _run(cell: Cell, tell: Callable[[Cell, dict[str, Any] | None], None]) -> dict[str, Any]:
+    """One run in a process of its own; its result, or {"error": its last words}."""
+    tell(cell, None)
+    with output_errors(cell.folder):
+        cell.folder.mkdir(parents=True, exist_ok=True)
+    file = cell.folder.with_name(f"{cell.folder.name}.{CELL}")
+    with whole_file(file) as written:
+        written.write(json.dumps(_as_json(cell)).encode())
+    command = [sys.executable, "-m", "mrdc", "run", str(file), "--json", "--out", str(cell.folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return {"error": last.removeprefix("mrdc: ")}
+    result: dict[str, Any] = json.loads(done.stdout)
+    tell(cell, result)
+    return result
+
+
+def _as_json(cell: Cell) -> dict[str, Any]:
+    values = asdict(cell.settings)
+    values = {name: value for name, value in values.items() if name not in ("out", "method")}
+    plain = json.loads(json.dumps(values, default=str))
+    return {"recipe": cell.name, **plain}
+
+
+def usual_jobs(count: int) -> int:
+    """As many runs at once as the memory allows: about 8 GB each, on a GPU of that, too.
+
+    Without a GPU they would only share the cores: one at a time.
+    """
+    import torch
+
+    from mrdc.feed import free_memory
+
+    if not torch.cuda.is_available():
+        return 1
+    places = (free_memory(torch.device(kind)) >> 33 for kind in ("cpu", "cuda"))
+    return max(1, min(count, os.cpu_count() or 1, *places))
+
+
+def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for all runs that differ only in their seed: means and sample deviations."""
+    groups: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
+    for cell, result in zip(made, results, strict=True):
+        place = tuple((axis, value) for axis, value in cell.place.items() if axis != "seed")
+        groups.setdefault(place, []).append(result)
+    rows = []
+    for place, runs in groups.items():
+        scores = [run["average_incremental_accuracy"] for run in runs]
+        rows.append(
+            {
+                **dict(place),
+                "runs": len(runs),
+                "average_incremental_accuracy": mean(scores),
+                "deviation": stdev(scores) if len(scores) > 1 else None,
+                "last_accuracy": mean(run["accuracy"][-1] for run in runs),
+                "average_forgetting": mean(run["average_forgetting"] for run in runs),
+                "quality": sorted({str(run["quality"]) for run in runs}),
+                "items": mean(run["memory"]["items"] for run in runs),
+                "seconds": mean(run["seconds"] for run in runs),
+            }
+        )
+    return rows
+
+
+def run_sweep(
+    name: str,
+    base: Callable[[str], RunSettings],
+    entries: Sequence[str],
+    out: Path,
+    jobs: int | None,
+    tell: Callable[[Cell, dict[str, Any] | None], None] = lambda cell, result: None,
+) -> dict[str, Any]:
+    """A grid of runs; what the command prints. Also written to sweep.json in `out`."""
+    made = cells(name, base, grid(entries), out)
+    results = sweep(made, jobs, tell)
+    found = {"folder": str(out), "table": table(made, results), "runs": results}
+    with whole_file(out / "sweep.json") as file:
+        file.write(json.dumps(found, indent=1).encode())
+    return found

@@ -1,0 +1,247 @@
+"""What training reads: examples, kept encoded, decoded in RAM, or decoded on the GPU."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mrdc.augment import crop_batch, draw_crops
+from mrdc.data.images import ImageSet
+from mrdc.image import Photo, decode
+from mrdc.loading import Images, batches
+from mrdc.memory import ReplayMemory
+from mrdc.threads import ordered, workers
+from mrdc.views import resize, tensor
+
+Resident = Literal["auto", "gpu", "ram", "stream"]
+SHARE = 0.4  # of the free memory that `auto` will take for decoded images
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled images, still encoded; a map-style data set of (uint8 (3, h, w), label)."""
+
+    photos: tuple[Photo, ...] = ()
+    labels: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        photo = self.photos[index]
+        data = photo.load()
+        pixels = decode(data, photo.id) if isinstance(data, bytes) else data
+        return tensor(pixels), self.labels[index]
+
+    def __add__(self, other: "Examples") -> "Examples":
+        return Examples(self.photos + other.photos, self.labels + other.labels)
+
+    def pick(self, indices: Iterable[int]) -> "Examples":
+        """Some of them, in this order."""
+        chosen = list(indices)
+        photos, labels = self.photos, self.labels
+        return Examples(tuple(photos[i] for i in chosen), tuple(labels[i] for i in chosen))
+
+
+def from_images(images: ImageSet, first_label: int = 0) -> Examples:
+    """All images of a set, its classes labelled from `first_label` on."""
+    counts = enumerate(images.photos, first_label)
+    labels = tuple(label for label, photos in counts for _ in photos)
+    return Examples(tuple(images.all_photos), labels)
+
+
+def from_memory(memory: ReplayMemory) -> Examples:
+    """What a memory holds."""
+    names = [name for label in memory.labels for name in memory.sources(label)]
+    photos = tuple(Photo(name, _Encoded(memory, i)) for i, name in enumerate(names))
+    return Examples(photos, tuple(memory.targets))
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Loads an image of a memory."""
+
+    memory: ReplayMemory
+    index: int
+
+    def __call__(self) -> bytes:
+        return self.memory.encoded(self.index)
+
+
+class Feed(Protocol):
+    """Endless training views of some examples."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled, cropped and mirrored batches (n, 3, size, size) of 0 to 255, and labels."""
+        ...
+
+
+@dataclass
+class HostFeed:
+    """Crops made by threads, from images that are decoded once or every time."""
+
+    images: Images
+    labels: Sequence[int]
+    size: int
+    device: torch.device
+    threads: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in batches(
+            self.images, self.labels, batch_size, self.size, True,
+            seed=seed, epoch=epoch, threads=self.threads,
+        ):  # fmt: skip
+            yield images.to(self.device), labels.to(self.device)
+
+
+@dataclass
+class Decoded:
+    """Images in RAM as uint8."""
+
+    images: list[Tensor]
+    labels: Sequence[int]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.images[index], self.labels[index]
+
+
+class GpuFeed:
+    """Images decoded once to uint8 on the GPU, and cropped there in batches.
+
+    They lie in the corner of a canvas as large as the largest. Images more than
+    twice as long as a view are scaled down to that first.
+    """
+
+    def __init__(
+        self, examples: Examples, size: int, device: torch.device, threads: int | None = None
+    ):
+        self.size = size
+        self.labels = torch.tensor(examples.labels, device=device)
+        self.sides = np.empty((len(examples), 2), np.int64)
+        self.images = torch.empty(len(examples), 3, 0, 0, dtype=torch.uint8, device=device)
+        chunk: list[Tensor] = []
+        for index, image in enumerate(_decoded(examples, threads, 2 * size)):
+            self.sides[index] = image.shape[1:]
+            chunk.append(image)
+            if len(chunk) == 512 or index + 1 == len(examples):
+                self._upload(chunk, index + 1 - len(chunk))
+                chunk = []
+
+    def _upload(self, chunk: list[Tensor], start: int) -> None:
+        height, width = (max(image.shape[side] for image in chunk) for side in (1, 2))
+        have_height, have_width = self.images.shape[2:]
+        if height > have_height or width > have_width:
+            more = (0, max(width - have_width, 0), 0, max(height - have_height, 0))
+            self.images = F.pad(self.images, more)
+        canvas = torch.zeros(len(chunk), *self.images.shape[1:], dtype=torch.uint8)
+        for place, image in zip(canvas, chunk, strict=True):
+            place[:, : image.shape[1], : image.shape[2]] = image
+        self.images[start : start + len(chunk)] = canvas.to(self.images.device)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        rng = np.random.default_rng((seed, epoch))
+        device = self.images.device
+        crops = np.stack(draw_crops(self.sides[:, 0], self.sides[:, 1], rng)).astype(np.float32)
+        crops_there = torch.from_numpy(crops).to(device)
+        order = torch.from_numpy(rng.permutation(len(self))).to(device)
+        for index in torch.split(order, batch_size):
+            images = self.images.index_select(0, index)
+            yield crop_batch(images, crops_there[:, index], self.size), self.labels[index]
+
+
+def open_feed(
+    examples: Examples,
+    size: int,
+    device: torch.device,
+    resident: Resident = "auto",
+    threads: int | None = None,
+) -> Feed:
+    """A feed that keeps the images where they are read fastest and there is room."""
+    where = _where(examples, size, device) if resident == "auto" else resident
+    if where == "gpu":
+        return GpuFeed(examples, size, device, threads)
+    images: Images = examples
+    if where == "ram":
+        images = Decoded(list(_decoded(examples, threads)), examples.labels)
+    return HostFeed(images, examples.labels, size, device, threads)
+
+
+def _where(examples: Examples, size: int, device: torch.device) -> Resident:
+    """The fastest place that has room, judged by a sample."""
+    places = np.linspace(0, len(examples) - 1, min(len(examples), 32)).astype(int)
+    sides = [examples[int(place)][0].shape[1:] for place in places]
+    if device.type == "cuda":
+        height, width = (min(max(side[i] for side in sides), 2 * size) for i in (0, 1))
+        if 3 * height * width * len(examples) < SHARE * free_memory(device):
+            return "gpu"
+    mean = sum(3 * height * width for height, width in sides) / len(sides)
+    room = SHARE * free_memory(torch.device("cpu"))
+    return "ram" if mean * len(examples) < room else "stream"
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be had on a device; a guess where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvail"))
+    except (OSError, StopIteration):
+        return 4 << 30
+
+
+def _decoded(examples: Examples, threads: int | None, limit: int | None = None) -> Iterator[Tensor]:
+    """Every image in order, its long side at most `limit`."""
+
+    def load(index: int) -> Tensor:
+        image = examples[index][0]
+        scale = limit / max(image.shape[1:]) if limit else 1.0
+        if scale >= 1:
+            return image
+        return resize(image, round(image.shape[1] * scale), round(image.shape[2] * scale))
+
+    with workers(threads) as pool:
+        for _, image in ordered(pool, load, range(len(examples))):
+            yield image
+
+
+class Views:
+    """Evaluation views of examples, made once and kept where there is room."""
+
+    def __init__(self, size: int, device: torch.device, resident: Resident, threads: int | None):
+        self.size, self.device, self.resident, self.threads = size, device, resident, threads
+        self._streamed = Examples()
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, examples: Examples) -> None:
+        """More of them, after those that are there."""
+        room = SHARE * free_memory(self.device)
+        if self.resident == "stream" or 3 * self.size**2 * len(examples) > room:
+            self._streamed += examples
+            return
+        for images, labels in self._make(examples):
+            self._kept.append((images.to(self.device), labels.to(self.device)))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Uint8 batches and labels, on the device."""
+        yield from self._kept
+        for images, labels in self._make(self._streamed):
+            yield images.to(self.device), labels.to(self.device)
+
+    def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+        return batches(
+            examples, examples.labels, 128, self.size, False, seed=0, epoch=0, threads=self.threads
+        )

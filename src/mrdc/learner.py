@@ -1,0 +1,376 @@
+"""One stream of phases: train, store, evaluate; again and again."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrdc.clock import Clock
+from mrdc.data.protocol import Stream
+from mrdc.embedding import Embedder, embed, exact, network_embedder
+from mrdc.errors import TrainingError, UsageError
+from mrdc.exemplars import Exemplars
+from mrdc.feed import Examples, Views, from_images, from_memory, open_feed
+from mrdc.keeping import Keeper, Partial, Saved
+from mrdc.loop import Epoch, Stop, fit
+from mrdc.methods import METHODS, Lesson, Method
+from mrdc.nn.checkpoint import Architecture, Checkpoint
+from mrdc.nn.net import Net
+from mrdc.registry import lookup
+from mrdc.settings import RunSettings, TrainSettings
+
+WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}
+
+
+def run_phases(
+    settings: RunSettings, stream: Stream, keeper: Keeper | None = None
+) -> list[dict[str, Any]]:
+    """Learn a stream phase by phase; what was measured after each.
+
+    Goes on after the last phase that `keeper` has, and tells it of every event.
+
+    Raises:
+        MrdcError: settings that cannot be used, or a budget without room.
+    """
+    run = Run(settings, stream, keeper or Keeper())
+    for phase in range(run.restore(), len(stream.sizes)):
+        run.learn(phase)
+    return run.results
+
+
+@dataclass
+class Run:
+    """A run under way."""
+
+    settings: RunSettings
+    stream: Stream
+    keeper: Keeper
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.device = pick_device(settings.device)
+        self.bf16 = settings.precision == "bf16" or (
+            settings.precision == "auto" and self.device.type == "cuda"
+        )
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+        self.method = make_method(settings)
+        self.architecture = architecture(settings, self.method)
+        self.model = self.build()
+        self.exemplars: Exemplars | None = None
+        if self.method.replays:
+            self.exemplars = Exemplars(settings, self.stream, self.method.arrange)
+        size = self.architecture.size
+        self.views = Views(size, self.device, settings.resident, settings.threads)
+        self.clock = Clock()
+
+    def seed(self, name: str) -> int:
+        """For everything that is drawn under this name."""
+        digest = hashlib.sha256(f"{self.settings.seed} {name}".encode()).digest()
+        return int.from_bytes(digest[:4], "little") >> 1
+
+    def build(self) -> Net:
+        """The network that a run starts with."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed("init"))
+            net = self.architecture.build()
+        return net.to(self.device).to(memory_format=torch.channels_last).eval()
+
+    @property
+    def embedder(self) -> Embedder:
+        """The features of the network as it is now."""
+        size = self.architecture.size
+        return network_embedder(self.model, self.model.features, size=size, device=self.device)
+
+    def restore(self) -> int:
+        """Take up what the keeper has; the phase to go on with."""
+        saved = self.keeper.load()
+        if saved is None:
+            if self.exemplars is not None:
+                self.exemplars.check()
+            return 0
+        tensors, about = saved.checkpoint.tensors, saved.checkpoint.about
+        self.model = saved.checkpoint.network().to(self.device)
+        self.model = self.model.to(memory_format=torch.channels_last)
+        state = {name: value.to(self.device) for name, value in tensors.get("method", {}).items()}
+        self.method.load_state(state | about["method"])
+        self.results = about["results"]
+        if self.exemplars is not None and saved.memory is not None:
+            self.exemplars.restore(saved.memory)
+        for phase in range(saved.phase + 1):
+            self._add_tests(phase)
+        return saved.phase + 1
+
+    def learn(self, phase: int) -> None:
+        """Train, store, evaluate, and keep what came of it."""
+        clock = self.clock = Clock()
+        self.stages, self.trained = 0, 0
+        self.first_phase: dict[str, Any] = {}
+        start = time.perf_counter()
+        lesson = self._lesson(phase)
+        self.phase = phase
+        self.keeper.event(
+            "phase_start",
+            {"phase": phase, "classes": lesson.new, "train_images": len(lesson.train)},
+        )
+        with clock.part("prepare"), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed(f"rows {phase}"))
+            self.method.start_phase(lesson)
+            self.model = lesson.model
+        with clock.part("train"):
+            self._train(lesson)
+        with clock.part("finish"):
+            self.method.end_phase(lesson)
+        with clock.part("evaluate"):
+            self._add_tests(phase)
+            scores = self._evaluate()
+        result = {
+            "phase": phase,
+            "classes": self.stream.seen(phase),
+            **scores,
+            **self._memory_json(),
+            "trained_images": self.trained,
+            **self.first_phase,
+            "seconds": time.perf_counter() - start,
+            "parts": clock.seconds,
+        }
+        self.results = [*self.results, result]
+        self.keeper.save(Saved(phase, self._checkpoint(), self._memory))
+        self.keeper.event("phase", result)
+
+    def _lesson(self, phase: int) -> Lesson:
+        labels = self.stream.phases[phase]
+        fresh = from_images(self.stream.fresh(phase), labels.start)
+        held = Examples() if self._memory is None else from_memory(self._memory)
+        lesson = Lesson(
+            phase=phase,
+            old=labels.start,
+            new=len(labels),
+            model=self.model,
+            teacher=self.model.frozen() if phase else None,
+            train=fresh + held,
+            fresh=fresh,
+            memory=held,
+            images=self.stream.train.pick(range(labels.stop)),
+            training=self.settings.train,
+            fit=self._fit,
+            features=self._features,
+            store=lambda: self._store(lesson),
+            preview=self._preview,
+            build=self.build,
+            seed=self.seed,
+        )
+        return lesson
+
+    @property
+    def _memory(self) -> Any:
+        return None if self.exemplars is None else self.exemplars.memory
+
+    def _features(self, examples: Examples) -> Tensor:
+        with self.clock.part("select"):
+            threads = self.settings.threads
+            return embed(examples.photos, self.embedder, threads=threads)[0]
+
+    def _store(self, lesson: Lesson) -> None:
+        assert self.exemplars is not None
+        self.exemplars.store(lesson.phase, self.embedder, self.clock)
+        lesson.memory = from_memory(self.exemplars.memory)
+
+    def _preview(self) -> Examples:
+        assert self.exemplars is not None
+        return from_memory(self.exemplars.preview(self.phase, self.embedder, self.clock))
+
+    # Training
+
+    def _train(self, lesson: Lesson) -> None:
+        """The main stage; the first phase may have been trained by another run."""
+        if lesson.phase > 0:
+            self._main_fit(lesson)
+            return
+        with self.keeper.shared(self._first_phase_key()) as (found, leave):
+            if found is not None:
+                self.model.load_state_dict(found.tensors["model"])
+                self.first_phase = found.about
+                return
+            start = time.perf_counter()
+            self._main_fit(lesson)
+            seconds = time.perf_counter() - start
+            self.first_phase = {"first_phase_seconds": seconds, "first_phase_images": self.trained}
+            leave(replace(self._checkpoint(), about=self.first_phase))
+
+    def _first_phase_key(self) -> str:
+        """Everything that the network of the first phase depends on."""
+        first = self.stream.fresh(0)
+        parts = (
+            first.classes, [[photo.id for photo in photos] for photos in first.photos],
+            first.sizes, self.architecture, self.settings.train, self.settings.seed,
+            self.method.first_phase, self.device.type, self.bf16, torch.__version__,
+        )  # fmt: skip
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+    def _main_fit(self, lesson: Lesson) -> None:
+        partial = self.keeper.load_partial(lesson.phase)
+        resume = None
+        if partial is not None:
+            self.model.load_state_dict(partial.checkpoint.tensors["model"])
+            resume = Stop(partial.epoch, partial.momentum)
+
+        def keep(stop: Stop) -> None:
+            self.keeper.save_partial(lambda: self._partial(stop))
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return self.method.loss(self.model, lesson.teacher, x, y)
+
+        self._fit(lesson.train, lesson.training, loss, resume=resume, keep=keep)
+
+    def _fit(
+        self,
+        examples: Examples,
+        training: TrainSettings,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        *,
+        keep: Callable[[Stop], None] = lambda stop: None,
+        **options: Any,
+    ) -> None:
+        """`loop.fit` with the run's device, precision, seeds and progress."""
+        stage, settings = self.stages, self.settings
+        self.stages += 1
+
+        def on_epoch(epoch: Epoch, stop: Stop) -> None:
+            if not math.isfinite(epoch.loss):
+                raise TrainingError(
+                    f"the loss is {epoch.loss} in phase {self.phase}, epoch {epoch.number + 1}: "
+                    f"lower --train.lr (now {training.lr:g})"
+                )
+            self.trained += epoch.images
+            fields: dict[str, Any] = {"phase": self.phase, "stage": stage}
+            fields |= {"epoch": epoch.number + 1, "epochs": training.epochs, "loss": epoch.loss}
+            fields["images_per_second"] = epoch.images / max(epoch.seconds, 1e-9)
+            self.keeper.event("epoch", fields)
+            with self.clock.part("write"):
+                keep(stop)
+
+        with self.clock.part("decode"):
+            size = self.architecture.size
+            feed = open_feed(examples, size, self.device, settings.resident, settings.threads)
+        with self.clock.part("train"):
+            fit(
+                self.model,
+                loss,
+                feed,
+                training,
+                seed=self.seed(f"loader {self.phase} {stage}"),
+                clamp=self.method.clamp,
+                bf16=self.bf16,
+                on_epoch=on_epoch,
+                **options,
+            )
+
+    # What is kept
+
+    def _checkpoint(self) -> Checkpoint:
+        state = self.method.state().items()
+        tensors = {name: value for name, value in state if isinstance(value, Tensor)}
+        numbers = {name: value for name, value in state if not isinstance(value, Tensor)}
+        return Checkpoint(
+            replace(self.architecture, classes=self.stream.sizes[: self.phase + 1]),
+            {"model": dict(self.model.state_dict()), "method": tensors},
+            {"phase": self.phase, "results": self.results, "method": numbers},
+        )
+
+    def _partial(self, stop: Stop) -> Partial:
+        checkpoint = self._checkpoint()
+        checkpoint.tensors["momentum"] = {str(i): m for i, m in enumerate(stop.momentum)}
+        return Partial(self.phase, stop.epoch, checkpoint)
+
+    def _memory_json(self) -> dict[str, Any]:
+        if self.exemplars is None:
+            empty = {"bytes": 0, "budget_bytes": 0, "items": 0}
+            return {"quality": None, "memory": empty, "candidates": []}
+        held = self.exemplars.memory
+        bytes_ = {"bytes": held.nbytes, "budget_bytes": held.budget_bytes}
+        return {
+            "quality": self.exemplars.quality,
+            "memory": {**bytes_, "items": len(held)},
+            "candidates": [candidate.as_json() for candidate in self.exemplars.candidates],
+        }
+
+    # Evaluation
+
+    def _add_tests(self, phase: int) -> None:
+        labels = self.stream.phases[phase]
+        self.views.add(from_images(self.stream.test.pick(labels), labels.start))
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Accuracy in percent: of all classes seen, of each task, and of the plain head."""
+        classes = self.model.classes
+        right = {name: torch.zeros(classes, device=self.device) for name in ("method", "head")}
+        count = torch.zeros(classes, device=self.device)
+        with torch.inference_mode(), exact():
+            for images, labels in self.views:
+                out = self.model(images)
+                count += torch.bincount(labels, minlength=classes)
+                for name, scores in (("method", self.method.predict(out)), ("head", out.scores)):
+                    hits = labels[scores.argmax(1) == labels]
+                    right[name] += torch.bincount(hits, minlength=classes)
+
+        def percent(hits: Tensor, labels: range) -> float:
+            part = slice(labels.start, labels.stop)
+            return 100 * int(hits[part].sum()) / int(count[part].sum())
+
+        seen = range(classes)
+        return {
+            "accuracy": percent(right["method"], seen),
+            "head_accuracy": percent(right["head"], seen),
+            "tasks": [percent(right["method"], p) for p in self.stream.phases if p.stop <= classes],
+        }
+
+
+def architecture(settings: RunSettings, method: Method) -> Architecture:
+    """The network that settings and method ask for."""
+    size = settings.size or 224
+    stem = settings.stem
+    if stem == "auto":
+        stem = "3x3" if method.variant == "pod" or size <= 64 else "7x7"
+    return Architecture(method.variant, method.head.__name__, WIDTHS[settings.network], stem, size)
+
+
+def pick_device(name: str) -> torch.device:
+    """A device that is there.
+
+    Raises:
+        UsageError: cuda was asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: there is no CUDA device here; use --device cpu")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def make_method(settings: RunSettings) -> Method:
+    """The method with its own settings, each checked against the fields it has.
+
+    Raises:
+        UsageError: no such method or setting, or another kind of value.
+    """
+    kind = lookup(METHODS, settings.method, "method")
+    defaults = {name: value for name, value in vars(kind()).items() if not name.endswith("_")}
+    values: dict[str, Any] = {}
+    for option in settings.options:
+        name, equals, text = (part.strip() for part in option.partition("="))
+        if not equals:
+            raise UsageError(f"--set {option}: write it as name=value")
+        default = lookup(defaults, name, f"setting of {settings.method}")
+        try:
+            values[name] = type(default)(text)
+        except ValueError:
+            want = {"int": "a whole number", "float": "a number"}[type(default).__name__]
+            raise UsageError(f"--set {option}: {name} takes {want}") from None
+    return kind(**values)

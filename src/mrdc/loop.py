@@ -1,0 +1,206 @@
+"""The one optimisation loop: every training stage of every method is a call of `fit`."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mrdc.feed import Feed
+from mrdc.settings import TrainSettings
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+WARM_UP = 3  # plain steps before a step is recorded as a CUDA graph
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch was like."""
+
+    number: int
+    loss: float
+    images: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where an interrupted `fit` goes on: the epoch, and the momentum of each parameter."""
+
+    epoch: int
+    momentum: list[Tensor]
+
+
+def learning_rate(training: TrainSettings, epoch: int) -> float:
+    """Of an epoch, counted from 0; the schedule moves at the end of an epoch."""
+    if training.schedule == "cosine":
+        return 0.5 * training.lr * (1 + math.cos(math.pi * epoch / training.epochs))
+    passed = sum(epoch >= round(part * training.epochs) for part in training.milestones)
+    return training.lr * training.gamma**passed
+
+
+@contextmanager
+def modes(model: nn.Module, norm: Literal["train", "eval"]) -> Iterator[None]:
+    """Training mode, with batch norm in a mode of its own; evaluation mode afterwards."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.train(norm == "train")
+    try:
+        yield
+    finally:
+        model.eval()
+
+
+@contextmanager
+def without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Spare the work of gradients that nobody uses."""
+    for p in parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad_(True)
+
+
+def fit(
+    model: nn.Module,
+    loss: Loss,
+    feed: Feed,
+    training: TrainSettings,
+    *,
+    seed: int,
+    parameters: Iterable[nn.Parameter] | None = None,
+    norm: Literal["train", "eval"] = "train",
+    clamp: float | None = None,
+    bf16: bool = False,
+    resume: Stop | None = None,
+    on_epoch: Callable[[Epoch, Stop], None] = lambda epoch, stop: None,
+) -> None:
+    """Minimise `loss(images, labels)` by SGD over a feed.
+
+    Args:
+        parameters: those to train; by default all that require gradients.
+        norm: mode of the batch norms; this is the only place that sets it.
+        clamp: bound on every element of the gradients.
+        resume: where an earlier call stopped.
+        on_epoch: told after every epoch how it went and how to go on from there.
+    """
+    able = [p for p in model.parameters() if p.requires_grad]
+    chosen = {id(p) for p in (able if parameters is None else parameters)}
+    trained = [p for p in able if id(p) in chosen]
+    others = [p for p in able if id(p) not in chosen]
+    step = Step(loss, trained, training, clamp, bf16, captures=next(model.parameters()).is_cuda)
+    if resume is not None:
+        step.set_momentum(resume.momentum)
+    with modes(model, norm), without_gradients(others):
+        for number in range(resume.epoch if resume else 0, training.epochs):
+            start = time.perf_counter()
+            step.set_rate(learning_rate(training, number))
+            total = torch.zeros((), device=trained[0].device)
+            brightness = np.random.default_rng((seed, number, 1))
+            for images, labels in feed.epoch(training.batch_size, seed, number):
+                if training.brightness:
+                    images = jitter(images, training.brightness, brightness)
+                total += step(images, labels) * len(labels)
+            mean = float(total) / len(feed)  # the one wait for the device
+            epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
+            on_epoch(epoch, Stop(number + 1, step.momentum()))
+
+
+def jitter(images: Tensor, strength: float, rng: np.random.Generator) -> Tensor:
+    """Brightness of each image times a random factor in 1 +- strength."""
+    factors = rng.uniform(1 - strength, 1 + strength, len(images)).astype(np.float32)
+    there = torch.from_numpy(factors).to(images.device, non_blocking=True)
+    return (images * there[:, None, None, None]).clamp(0, 255)
+
+
+class Step:
+    """One step of SGD; on a GPU recorded once as a CUDA graph and replayed.
+
+    A graph has one batch size: other batches, such as the last of an epoch, are
+    run plainly.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        trained: list[nn.Parameter],
+        training: TrainSettings,
+        clamp: float | None,
+        bf16: bool,
+        captures: bool,
+    ):
+        self.loss, self.trained, self.clamp, self.bf16 = loss, trained, clamp, bf16
+        self.device = trained[0].device
+        self.optimiser = torch.optim.SGD(
+            trained,
+            lr=torch.tensor(training.lr, device=self.device) if captures else training.lr,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            fused=True if captures else None,
+        )
+        self.size = training.batch_size
+        self.waiting = WARM_UP if captures else -1  # plain steps until the recording; -1: never
+        self.stream = torch.cuda.Stream() if captures else None  # type: ignore[no-untyped-call]
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from now on; a graph reads it from where it lies."""
+        group = self.optimiser.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+    def momentum(self) -> list[Tensor]:
+        """Momentum of each trained parameter, not a copy."""
+        state = self.optimiser.state
+        return [state[p].get("momentum_buffer", torch.zeros_like(p)) for p in self.trained]
+
+    def set_momentum(self, momentum: list[Tensor]) -> None:
+        for p, buffer in zip(self.trained, momentum, strict=True):
+            self.optimiser.state[p]["momentum_buffer"] = buffer.to(p).clone()
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Learn from a batch; its loss, still on the device."""
+        if self.waiting < 0 or len(images) != self.size:
+            return self._plain(images, labels)
+        assert self.stream is not None
+        if self.waiting > 0:
+            self.waiting -= 1
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                value = self._plain(images, labels)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return value
+        if self.graph is None:
+            self._record(images, labels)
+        self.images.copy_(images)
+        self.labels.copy_(labels)
+        assert self.graph is not None
+        self.graph.replay()
+        return self.value
+
+    def _record(self, images: Tensor, labels: Tensor) -> None:
+        """Record a step; recording changes nothing."""
+        self.images, self.labels = images.clone(), labels.clone()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.stream):
+            self.value = self._plain(self.images, self.labels)
+
+    def _plain(self, images: Tensor, labels: Tensor) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            value = self.loss(images, labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        if self.clamp is not None:
+            nn.utils.clip_grad_value_(self.trained, self.clamp)
+        self.optimiser.step()
+        return value.detach()

@@ -1,0 +1,124 @@
+"""BiC (Wu et al., 2019): distillation, then two numbers that correct the newest logits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mrdc.feed import Examples
+from mrdc.methods.base import Lesson, Method, balanced
+from mrdc.nn.net import Net, Output
+
+EVERY = 10  # one image in ten is for validation
+MOST = 10  # and no more than so many of a class are set aside
+
+
+def set_aside(ids: list[str], seed: int, label: int) -> set[str]:
+    """Names of a class's validation images: a tenth, at random, 1 to 10 of them."""
+    count = min(max(len(ids) // EVERY, 1), MOST)
+    chosen = np.random.default_rng((seed, label)).permutation(len(ids))[:count]
+    return {ids[index] for index in chosen}
+
+
+def interleave(train: list[int], validation: list[int]) -> list[int]:
+    """A validation image at ranks 1, 11, 21, ..., so that any cut keeps about one in ten."""
+    ranking: list[int] = []
+    rest = iter(validation)
+    for item in train:
+        if len(ranking) % EVERY == 1:
+            ranking += [next(rest)] if len(ranking) // EVERY < len(validation) else []
+        ranking.append(item)
+    return [*ranking, *rest]
+
+
+def soft_cross_entropy(new: Tensor, old: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of the old network's answers over the old classes, mean over the batch."""
+    answers = F.log_softmax(new[:, : old.shape[1]] / temperature, dim=1)
+    return -(F.softmax(old / temperature, dim=1) * answers).sum(1).mean()
+
+
+def correct(logits: Tensor, bias: Tensor | None, start: int) -> Tensor:
+    """The newest logits, from column `start` on, times bias[0] plus bias[1]."""
+    if bias is None:
+        return logits
+    return torch.cat([logits[:, :start], bias[0] * logits[:, start:] + bias[1]], dim=1)
+
+
+def fit_bias(logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor:
+    """(beta, gamma) of least cross-entropy plus decay * gamma^2 / 2, from (1, 0), by L-BFGS."""
+    logits = logits.double()
+    bias = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = F.cross_entropy(correct(logits, bias, start), labels) + decay * bias[1] ** 2 / 2
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    return bias.detach().float()
+
+
+@dataclass(kw_only=True)
+class BiC(Method):
+    """A tenth of the exemplars of every class is never trained on; it fits the correction."""
+
+    temperature: float = 2.0
+    decay: float = 0.1  # of gamma
+    bias_: Tensor | None = None  # beta and gamma of the newest classes
+    start_: int = 0  # the first of those
+    seed_: int = 0
+
+    def start_phase(self, lesson: Lesson) -> None:
+        super().start_phase(lesson)
+        self.seed_ = lesson.seed("validation")
+        lesson.train = lesson.train.pick(np.flatnonzero(~self._validation(lesson, lesson.train)))
+
+    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
+        logits = model(x).logits
+        loss = F.cross_entropy(logits, y)
+        if old is None:
+            return loss
+        share = old.classes / model.classes
+        teacher = correct(old(x).logits, self.bias_, self.start_)
+        return share * soft_cross_entropy(logits, teacher, self.temperature) + (1 - share) * loss
+
+    def end_phase(self, lesson: Lesson) -> None:
+        if lesson.old:
+            held = [part.pick(np.flatnonzero(self._validation(lesson, part))) for part in
+                    (lesson.memory, lesson.fresh)]  # fmt: skip
+            equal = balanced(held[0] + held[1])
+            features, head = lesson.features(equal), lesson.model.head
+            weight = next(head.parameters())
+            with torch.no_grad():
+                logits = head.scores(features.to(weight.device)).cpu()
+            labels = torch.tensor(equal.labels)
+            self.bias_ = fit_bias(logits, labels, lesson.old, self.decay).to(weight)
+        self.start_ = lesson.old
+        lesson.store()
+
+    def predict(self, out: Output) -> Tensor:
+        return correct(out.scores, self.bias_, self.start_)
+
+    def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:
+        aside = set_aside(ids, self.seed_, label)
+        train = [index for index in ranking if ids[index] not in aside]
+        return interleave(train, [index for index in ranking if ids[index] in aside])
+
+    @property
+    def first_phase(self) -> str:
+        return f"{super().first_phase}-but-a-tenth"
+
+    def _validation(self, lesson: Lesson, examples: Examples) -> NDArray[np.bool_]:
+        """Which examples are for validation."""
+        aside = {
+            (label, name)
+            for label, photos in enumerate(lesson.images.photos)
+            for name in set_aside([photo.id for photo in photos], self.seed_, label)
+        }
+        pairs = zip(examples.labels, examples.photos, strict=True)
+        return np.array([(label, photo.id) in aside for label, photo in pairs], bool)

@@ -1,0 +1,35 @@
+"""Learning without Forgetting (Li & Hoiem, 2016), with exemplars as in the compared tables."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from mrdc.methods.base import Method
+from mrdc.nn.net import Net
+
+
+def distill(new: Tensor, old: Tensor, temperature: float) -> Tensor:
+    """KL(old || new) over the old classes, logits (n, c), mean over the batch."""
+    return F.kl_div(
+        F.log_softmax(new[:, : old.shape[1]] / temperature, dim=1),
+        F.log_softmax(old / temperature, dim=1),
+        log_target=True,
+        reduction="batchmean",
+    )
+
+
+@dataclass(kw_only=True)
+class LwF(Method):
+    """Cross-entropy over all classes, and the old network's answers kept on every image."""
+
+    temperature: float = 2.0
+    weight: float = 0.25  # of the distillation, beside the usual temperature squared
+
+    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
+        logits = model(x).logits
+        loss = F.cross_entropy(logits, y)
+        if old is not None:
+            kept = distill(logits, old(x).logits, self.temperature)
+            loss = loss + self.weight * self.temperature**2 * kept
+        return loss

@@ -1,0 +1,140 @@
+"""PODNet: pooled outputs distillation (Douillard et al., 2020)."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mrdc.errors import UsageError
+from mrdc.methods.base import Lesson, Method, balanced
+from mrdc.methods.lucir import less_forget
+from mrdc.nn.heads import LSC, PROXIES, Head
+from mrdc.nn.net import Net
+from mrdc.nn.resnet import Variant
+
+
+def pod_spatial(new: tuple[Tensor, ...], old: tuple[Tensor, ...]) -> Tensor:
+    """Distance between maps (n, c, h, w), squared and summed over each side, mean over maps."""
+    distances = []
+    for a, b in zip(map(pooled, new), map(pooled, old), strict=True):
+        distances.append(torch.linalg.vector_norm(a - b, dim=1).mean())
+    return torch.stack(distances).mean()
+
+
+def pooled(maps: Tensor) -> Tensor:
+    """Squares summed over the width, and over the height, as one unit row, in fp32."""
+    squares = maps.float().square()
+    return F.normalize(torch.cat([squares.sum(3).flatten(1), squares.sum(2).flatten(1)], 1), dim=1)
+
+
+def nca_official(logits: Tensor, labels: Tensor) -> Tensor:
+    """What the published code minimises: its margin cancels, and its positive counts as 1.
+
+    (M - u_y) + log(1 + sum over others of exp(u_c - M)), M the largest logit.
+    """
+    shifted = logits - logits.max(1, keepdim=True).values
+    own = shifted.gather(1, labels[:, None])[:, 0]
+    others = shifted.exp().scatter(1, labels[:, None], 1.0)
+    return (others.sum(1).log() - own).mean()
+
+
+def nca_paper(logits: Tensor, labels: Tensor, margin: Tensor | float) -> Tensor:
+    """The paper's: [-(u_y - margin) + log of the sum over others of exp(u_c)], at least 0."""
+    own = logits.gather(1, labels[:, None])[:, 0]
+    others = logits.scatter(1, labels[:, None], -math.inf)
+    return (others.logsumexp(1) - own + margin).clamp(min=0).mean()
+
+
+def cluster(features: Tensor, seed: int) -> Tensor:
+    """Centres (10, d) of k-means on unit features; with fewer images they are repeated."""
+    from sklearn.cluster import KMeans
+
+    rows = F.normalize(features, dim=1).numpy()
+    if len(rows) <= PROXIES:
+        return torch.from_numpy(np.resize(rows, (PROXIES, rows.shape[1])))
+    found = KMeans(PROXIES, n_init=1, random_state=seed % 2**32).fit(rows)
+    return torch.from_numpy(found.cluster_centers_.astype(np.float32))
+
+
+@dataclass(kw_only=True)
+class PODNet(Method):
+    """Ten proxies a class, maps of every stage kept, and a balanced finetuning of the proxies."""
+
+    variant: ClassVar[Variant] = "pod"
+    head: ClassVar[type[Head]] = LSC
+    clamp: ClassVar[float | None] = 5.0
+
+    nca: Literal["official", "paper", "ce"] = "official"
+    margin: float = 0.6  # of the paper's NCA
+    spatial: float = 8.0  # weights, times sqrt(classes seen / new classes)
+    flat: float = 10.0
+    finetune_epochs: int = 20
+    finetune_lr: float = 0.01
+    finetune_norm: Literal["train", "eval"] = "train"
+
+    def __post_init__(self) -> None:
+        if self.nca not in ("official", "paper", "ce"):
+            raise UsageError(f"nca must be 'official', 'paper' or 'ce', got {self.nca!r}")
+        if self.finetune_norm not in ("train", "eval"):
+            raise UsageError(f"finetune_norm must be 'train' or 'eval', got {self.finetune_norm!r}")
+
+    @property
+    def first_phase(self) -> str:
+        return f"{self.variant}-{self.head.__name__}-{self.nca}-{self.margin}"
+
+    def start_phase(self, lesson: Lesson) -> None:
+        head = lesson.model.head
+        assert isinstance(head, LSC)
+        if lesson.phase == 0:
+            head.grow(lesson.new)
+            return
+        features, labels = lesson.features(lesson.fresh), torch.tensor(lesson.fresh.labels)
+        classes = range(lesson.old, lesson.old + lesson.new)
+        centres = [cluster(features[labels == c], lesson.seed(f"proxies {c}")) for c in classes]
+        head.grow(lesson.new, torch.stack(centres) * head.mean_norm().cpu())
+
+    def classification(self, model: Net, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of the labels."""
+        if self.nca == "ce":
+            return F.cross_entropy(logits, y)
+        if self.nca == "official":
+            return nca_official(logits, y)
+        assert isinstance(model.head, LSC)
+        return nca_paper(logits, y, model.head.scale * self.margin)
+
+    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
+        out = model(x)
+        loss = self.classification(model, out.logits, y)
+        if old is None:
+            return loss
+        factor = math.sqrt(model.classes / (model.classes - old.classes))
+        reference = old(x)
+        maps = pod_spatial(out.maps, reference.maps)
+        flat = less_forget(out.features, reference.features)
+        return loss + factor * (self.spatial * maps + self.flat * flat)
+
+    def end_phase(self, lesson: Lesson) -> None:
+        if lesson.teacher is not None and self.finetune_epochs:
+            self._finetune(lesson)
+        lesson.store()
+
+    def _finetune(self, lesson: Lesson) -> None:
+        """All proxies, old ones too, on equally many exemplars of every class."""
+        model, teacher = lesson.model, lesson.teacher
+        head = model.head
+        assert isinstance(head, LSC)
+        head.old.requires_grad_(True)
+        training = replace(
+            lesson.training, epochs=self.finetune_epochs, lr=self.finetune_lr,
+            schedule="multistep", milestones=(),
+        )  # fmt: skip
+        lesson.fit(
+            balanced(lesson.memory + lesson.preview()), training,
+            lambda x, y: self.loss(model, teacher, x, y),
+            parameters=[head.old, head.new], norm=self.finetune_norm,
+        )  # fmt: skip
+        head.old.requires_grad_(False)

@@ -1,0 +1,119 @@
+"""Networks in files: safetensors, with what is needed to build them again."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from mrdc.errors import CheckpointError
+from mrdc.nn.heads import LSC, Head, Linear, SplitCosine
+from mrdc.nn.net import Net
+from mrdc.nn.resnet import ResNet, Stem, Variant
+from mrdc.store import whole_file
+
+HEADS: dict[str, type[Head]] = {"Linear": Linear, "SplitCosine": SplitCosine, "LSC": LSC}
+FORMAT = "mrdc-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a network is, before it learns.
+
+    Attributes:
+        size: side of the images it sees.
+        classes: of each phase so far.
+    """
+
+    variant: Variant
+    head: str
+    width: int
+    stem: Stem
+    size: int
+    classes: tuple[int, ...] = ()
+
+    def build(self) -> Net:
+        """A network with weights from torch's generator."""
+        backbone = ResNet(self.variant, self.width, self.stem)
+        head = HEADS[self.head](backbone.features)
+        for count in self.classes:
+            head.grow(count)
+        return Net(backbone, head)
+
+
+@dataclass
+class Checkpoint:
+    """Tensors by group and name, and JSON values."""
+
+    architecture: Architecture
+    tensors: dict[str, dict[str, Tensor]]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def network(self) -> Net:
+        """The network that was saved, in evaluation mode."""
+        net = self.architecture.build()
+        net.load_state_dict(self.tensors["model"])
+        return net.eval()
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write it whole or not at all."""
+    groups = checkpoint.tensors.items()
+    flat = {
+        f"{group}/{name}": tensor.detach().cpu().contiguous().clone()
+        for group, tensors in groups
+        for name, tensor in tensors.items()
+    }
+    metadata = {
+        "format": FORMAT,
+        "architecture": json.dumps(asdict(checkpoint.architecture)),
+        "about": json.dumps(checkpoint.about),
+    }
+    with whole_file(path) as file:
+        file.write(save(flat, metadata))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read one back.
+
+    Raises:
+        CheckpointError: missing, damaged, or something else.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata: Mapping[str, str] = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise CheckpointError(f"{path}: not a checkpoint of mrdc")
+            tensors: dict[str, dict[str, Tensor]] = {}
+            for key in file.keys():  # noqa: SIM118
+                group, _, name = key.partition("/")
+                tensors.setdefault(group, {})[name] = file.get_tensor(key)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read as a checkpoint ({error})") from None
+    fields = json.loads(metadata["architecture"])
+    fields["classes"] = tuple(fields["classes"])
+    return Checkpoint(Architecture(**fields), tensors, json.loads(metadata["about"]))
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest phase of a run folder."""
+    return max(folder.glob("phase-*.safetensors"), default=None)
+
+
+def load_network(folder: Path) -> tuple[Net, int]:
+    """The network of a run folder as its last finished phase left it, and its image size.
+
+    Raises:
+        CheckpointError: no phase was finished there.
+    """
+    path = last_checkpoint(folder)
+    if path is None:
+        raise CheckpointError(f"{folder}: no run folder with a finished phase")
+    checkpoint = read_checkpoint(path)
+    with torch.random.fork_rng(devices=[]):
+        return checkpoint.network(), checkpoint.architecture.size

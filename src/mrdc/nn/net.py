@@ -1,0 +1,76 @@
+"""A backbone and a head: images in, everything a method may look at out."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mrdc.nn.heads import Head
+from mrdc.nn.resnet import ResNet
+
+MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
+STD = (58.395, 57.12, 57.375)
+
+
+class Output(NamedTuple):
+    """What a network says of n images.
+
+    Attributes:
+        maps: of the four stages, (n, c, h, w).
+        features: pooled last map, (n, d), in fp32.
+        scores: compared between classes to predict, (n, classes), in fp32.
+        logits: scores as the loss wants them, (n, classes), in fp32.
+    """
+
+    maps: tuple[Tensor, ...]
+    features: Tensor
+    scores: Tensor
+    logits: Tensor
+
+
+def normalised(images: Tensor) -> Tensor:
+    """Images (n, 3, h, w) of 0 to 255, each channel by ImageNet's mean and deviation."""
+    mean, std = (images.new_tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (MEAN, STD))
+    return (images.float() - mean) / std
+
+
+class Net(nn.Module):
+    """Backbone and head; takes images (n, 3, h, w) of 0 to 255 in any type."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: ResNet, head: Head):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
+
+    @property
+    def classes(self) -> int:
+        return self.head.classes
+
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Maps of the four stages."""
+        x = (images.float() - self.mean) / self.std
+        maps: tuple[Tensor, ...] = self.backbone(x.contiguous(memory_format=torch.channels_last))
+        return maps
+
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled features (n, d), before any head."""
+        return self.maps(images)[-1].float().mean((2, 3))
+
+    def forward(self, images: Tensor) -> Output:
+        maps = self.maps(images)
+        with torch.autocast(images.device.type, enabled=False):  # cosines need fp32
+            features = maps[-1].float().mean((2, 3))
+            scores = self.head.scores(features)
+            return Output(maps, features, scores, self.head.logits(scores))
+
+    def frozen(self) -> "Net":
+        """A copy that never learns: the teacher of the next phase."""
+        teacher = copy.deepcopy(self).eval().requires_grad_(False)
+        teacher.backbone.fuse()
+        return teacher.to(memory_format=torch.channels_last)

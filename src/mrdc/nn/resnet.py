@@ -1,0 +1,97 @@
+"""ResNet-18 as the compared methods use it (He et al., 2016); it is not one network.
+
+    plain   torchvision's: every block ends in a ReLU
+    lucir   the last block has none, so features may be negative
+    pod     the last block of every stage has none, nor does anything between stages
+
+All maps that a method may want are returned; there are no hooks.
+"""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+Variant = Literal["plain", "lucir", "pod"]
+Stem = Literal["7x7", "3x3"]
+
+
+class Block(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut; `relu` says whether a ReLU ends it."""
+
+    def __init__(self, inp: int, out: int, stride: int, relu: bool):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inp, out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.relu = relu
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inp != out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inp, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = self.bn2(self.conv2(y)) + self.shortcut(x)
+        return F.relu(y, inplace=True) if self.relu else y
+
+
+class ResNet(nn.Module):
+    """ResNet-18; images (n, 3, h, w), normalised, to the maps of its four stages.
+
+    Args:
+        width: channels of the first stage; the features have 8 times as many.
+        stem: "7x7" halves the image twice; "3x3" (PODNet's) once, at 3.8 times the cost.
+    """
+
+    def __init__(self, variant: Variant, width: int = 64, stem: Stem = "7x7"):
+        super().__init__()
+        self.features = 8 * width
+        if stem == "7x7":
+            self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        else:
+            self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        stages, inp = [], width
+        for number in range(4):
+            out = width << number
+            relu = variant == "plain" or (variant == "lucir" and number < 3)
+            blocks = (
+                Block(inp, out, 1 if number == 0 else 2, relu=True), Block(out, out, 1, relu)
+            )  # fmt: skip
+            stages.append(nn.Sequential(*blocks))
+            inp = out
+        self.stages = nn.ModuleList(stages)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, Block) and variant == "pod":
+                nn.init.zeros_(module.bn2.weight)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
+        maps = []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return tuple(maps)
+
+    def fuse(self) -> None:
+        """Fold batch norms into convolutions, for a network in evaluation mode that stays so."""
+        for module in self.modules():
+            if isinstance(module, (Block, ResNet)):
+                _fold(module, "conv1", "bn1")
+            if isinstance(module, Block):
+                _fold(module, "conv2", "bn2")
+                if isinstance(module.shortcut, nn.Sequential):
+                    _fold(module.shortcut, "0", "1")
+
+
+def _fold(module: nn.Module, conv: str, norm: str) -> None:
+    first, second = module.get_submodule(conv), module.get_submodule(norm)
+    assert isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d)
+    setattr(module, conv, fuse_conv_bn_eval(first, second))
+    setattr(module, norm, nn.Identity())

@@ -1,0 +1,103 @@
+"""How a run shows that it moves: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+LINE_SECONDS = 10.0  # between plain lines inside a phase
+
+
+class Progress:
+    """Listens to a run: phase, epoch, loss, images a second, time left."""
+
+    def __init__(self, silent: bool):
+        console = Console(stderr=True)
+        self.silent = silent
+        self.plain = not console.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[info]}"),
+                   TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+        hidden = silent or self.plain
+        self._bars = Bars(*columns, console=console, disable=hidden, transient=True)
+        self._task: TaskID | None = None
+        self._last = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def __call__(self, kind: str, fields: dict[str, Any]) -> None:
+        """Hear of an event."""
+        if self.silent:
+            return
+        if kind == "phase_start":
+            self._start(fields)
+        elif kind == "epoch":
+            self._epoch(fields)
+        elif kind == "phase":
+            self._say(
+                f"phase {fields['phase']}: {fields['classes']} classes, accuracy "
+                f"{fields['accuracy']:.2f} %, {fields['memory']['items']:,} images held, "
+                f"{fields['seconds']:.1f} s"
+            )
+
+    def _start(self, fields: dict[str, Any]) -> None:
+        self._last = time.monotonic()
+        if self.plain:
+            self._say(
+                f"phase {fields['phase']}: {fields['classes']} new classes, "
+                f"{fields['train_images']:,} images to train on"
+            )
+            return
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(f"phase {fields['phase']}", total=None, info="")
+
+    def _epoch(self, fields: dict[str, Any]) -> None:
+        info = f"loss {fields['loss']:.3f}, {fields['images_per_second']:,.0f} images/s"
+        if not self.plain:
+            assert self._task is not None
+            stage = f" stage {fields['stage'] + 1}" if fields["stage"] else ""
+            name = f"phase {fields['phase']}{stage}, epoch {fields['epoch']}/{fields['epochs']}"
+            done, total = fields["epoch"], fields["epochs"]
+            self._bars.update(self._task, description=name, completed=done, total=total, info=info)
+        elif time.monotonic() - self._last > LINE_SECONDS:
+            self._last = time.monotonic()
+            self._say(f"  epoch {fields['epoch']}/{fields['epochs']}: {info}")
+
+    def _say(self, line: str) -> None:
+        if self.plain:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self._bars.console.print(line, highlight=False)
+
+
+class Place(Protocol):
+    """A run of a sweep, as far as progress goes."""
+
+    @property
+    def place(self) -> dict[str, str]: ...
+
+
+class SweepProgress:
+    """Says which runs of a sweep have begun and ended."""
+
+    def __init__(self, silent: bool):
+        self.silent = silent
+
+    def __call__(self, cell: Place, result: dict[str, Any] | None) -> None:
+        if self.silent:
+            return
+        name = ", ".join(f"{axis} {value}" for axis, value in cell.place.items())
+        if result is None:
+            line = f"{name}: begun"
+        else:
+            score = result["average_incremental_accuracy"]
+            line = f"{name}: {score:.2f} % averaged, {result['seconds']:.0f} s"
+        print(line, file=sys.stderr, flush=True)
