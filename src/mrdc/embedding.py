@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrdc.errors import ImageError, UsageError
@@ -20,7 +21,7 @@ from mrdc.image import Photo, decode
 from mrdc.nn.checkpoint import load_network
 from mrdc.nn.net import normalised
 from mrdc.threads import ordered, workers
-from mrdc.views import centre_crop, tensor
+from mrdc.views import centre_crop, stack, tensor
 
 Network = Callable[[Tensor], Tensor]
 
@@ -152,8 +153,7 @@ def network_embedder(
     def run(images: Tensor) -> Tensor:
         if torch.get_num_threads() == 1:
             torch.set_num_threads(2)
-        full = torch.zeros(batch_size, *images.shape[1:], device=device)
-        full[: len(images)] = images.to(device)
+        full = F.pad(images.to(device).float(), (0, 0) * 3 + (0, batch_size - len(images)))
         with exact():
             x = full.contiguous(memory_format=torch.channels_last)
             return features(x)[: len(images)]
@@ -209,7 +209,7 @@ def embed(
         rows[place] = row
 
     def run() -> None:
-        images = torch.stack([image for _, _, image in batch])
+        images = stack([image for _, _, image in batch])
         with torch.inference_mode():
             features = embedder.network(images).float().cpu()
         for (place, digest, _), row in zip(batch, features, strict=True):

@@ -143,10 +143,11 @@ class GpuFeed:
         if height > have_height or width > have_width:
             more = (0, max(width - have_width, 0), 0, max(height - have_height, 0))
             self.images = F.pad(self.images, more)
-        canvas = torch.zeros(len(chunk), *self.images.shape[1:], dtype=torch.uint8)
+        canvas = np.zeros((len(chunk), *self.images.shape[2:], 3), np.uint8)
         for place, image in zip(canvas, chunk, strict=True):
-            place[:, : image.shape[1], : image.shape[2]] = image
-        self.images[start : start + len(chunk)] = canvas.to(self.images.device)
+            place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0).numpy()
+        there = torch.from_numpy(canvas).to(self.images.device)
+        self.images[start : start + len(chunk)] = there.permute(0, 3, 1, 2)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -3,7 +3,8 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,11 +21,12 @@ from mrdc.keeping import Keeper, Partial, Saved
 from mrdc.loop import Epoch, Stop, fit
 from mrdc.methods import METHODS, Lesson, Method
 from mrdc.nn.checkpoint import Architecture, Checkpoint
-from mrdc.nn.net import Net
+from mrdc.nn.net import Compiled, Net, compiled
 from mrdc.registry import lookup
 from mrdc.settings import RunSettings, TrainSettings
 
 WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}
+WORTH_COMPILING = 1_500_000  # images to train on that repay it
 
 
 def run_phases(
@@ -69,6 +71,8 @@ class Run:
         size = self.architecture.size
         self.views = Views(size, self.device, settings.resident, settings.threads)
         self.clock = Clock()
+        self.teacher: Net | None = None
+        self.compiled: dict[str, Compiled] = {}
 
     def seed(self, name: str) -> int:
         """For everything that is drawn under this name."""
@@ -148,12 +152,18 @@ class Run:
         labels = self.stream.phases[phase]
         fresh = from_images(self.stream.fresh(phase), labels.start)
         held = Examples() if self._memory is None else from_memory(self._memory)
+        if phase:
+            frozen = self.model.frozen()
+            if self.teacher is None:
+                self.teacher = frozen
+            else:
+                self.teacher.become(frozen)  # what was compiled for it stays good
         lesson = Lesson(
             phase=phase,
             old=labels.start,
             new=len(labels),
             model=self.model,
-            teacher=self.model.frozen() if phase else None,
+            teacher=self.teacher,
             train=fresh + held,
             fresh=fresh,
             memory=held,
@@ -227,7 +237,35 @@ class Run:
         def loss(x: Tensor, y: Tensor) -> Tensor:
             return self.method.loss(self.model, lesson.teacher, x, y)
 
-        self._fit(lesson.train, lesson.training, loss, resume=resume, keep=keep)
+        with self._compiled(lesson):
+            self._fit(lesson.train, lesson.training, loss, resume=resume, keep=keep)
+
+    @contextmanager
+    def _compiled(self, lesson: Lesson) -> Iterator[None]:
+        """The main stage of a long run on a GPU, compiled; the networks stay the same objects."""
+        wanted = self.settings.compile == "yes" or (
+            self.settings.compile == "auto" and self._most_images() > WORTH_COMPILING
+        )
+        nets = {"model": self.model, "teacher": lesson.teacher}
+        if not (wanted and self.bf16):
+            nets = {}
+        for name, net in nets.items():
+            if net is not None:
+                if name not in self.compiled:
+                    self.compiled[name] = compiled(net, lesson.training.batch_size)
+                net.compiled = self.compiled[name]
+        try:
+            yield
+        finally:
+            for net in nets.values():
+                if net is not None:
+                    net.compiled = None
+
+    def _most_images(self) -> int:
+        """Images that the run would train on if its memory held everything."""
+        counts = [len(photos) for photos in self.stream.train.photos]
+        seen = (sum(counts[: labels.stop]) for labels in self.stream.phases)
+        return self.settings.train.epochs * sum(seen)
 
     def _fit(
         self,

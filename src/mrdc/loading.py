@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrdc.threads import ordered, workers
-from mrdc.views import centre_crop, train_crop
+from mrdc.views import centre_crop, stack, train_crop
 
 
 class Images(Protocol):
@@ -52,7 +52,7 @@ def batches(
             views.append(image)
             indices.append(index)
             if len(views) == batch_size:
-                yield torch.stack(views), labels[indices]
+                yield stack(views), labels[indices]
                 views, indices = [], []
         if views:
-            yield torch.stack(views), labels[indices]
+            yield stack(views), labels[indices]

@@ -148,6 +148,8 @@ class RunSettings:
     """Where to train."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 on a GPU, else fp32. What is selected and measured is always fp32."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compile the training step on a GPU; auto: where the run is long enough to repay it."""
     resident: Literal["auto", "gpu", "ram", "stream"] = "auto"
     """Where decoded images are kept during a phase; auto: the first of gpu, ram with room."""
     threads: int | None = None

@@ -1,6 +1,7 @@
 """Crops of uint8 images: what training sees, and what embedding sees."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +14,16 @@ from mrdc.image import Pixels
 def tensor(pixels: Pixels) -> Tensor:
     """Pixels (h, w, 3) as a uint8 tensor (3, h, w), sharing memory."""
     return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def stack(images: Sequence[Tensor]) -> Tensor:
+    """Images of one size as a batch (n, 3, h, w), channels last in memory.
+
+    By numpy: torch would wake its team of threads, which those that decode keep busy.
+    """
+    return torch.from_numpy(np.stack([image.permute(1, 2, 0).numpy() for image in images])).permute(
+        0, 3, 1, 2
+    )
 
 
 def resize(image: Tensor, height: int, width: int) -> Tensor:

@@ -1,6 +1,7 @@
 """A backbone and a head: images in, everything a method may look at out."""
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,9 @@ from mrdc.nn.resnet import ResNet
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
 STD = (58.395, 57.12, 57.375)
+
+
+Compiled = tuple[int, Callable[[Tensor], tuple[Tensor, ...]]]
 
 
 class Output(NamedTuple):
@@ -45,6 +49,7 @@ class Net(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.compiled: Compiled | None = None  # used under autocast, for that batch size alone
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
 
@@ -55,7 +60,10 @@ class Net(nn.Module):
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
         """Maps of the four stages."""
         x = (images.float() - self.mean) / self.std
-        maps: tuple[Tensor, ...] = self.backbone(x.contiguous(memory_format=torch.channels_last))
+        x = x.contiguous(memory_format=torch.channels_last)
+        if self.compiled and len(x) == self.compiled[0] and torch.is_autocast_enabled("cuda"):
+            return self.compiled[1](x)
+        maps: tuple[Tensor, ...] = self.backbone(x)
         return maps
 
     def features(self, images: Tensor) -> Tensor:
@@ -71,6 +79,23 @@ class Net(nn.Module):
 
     def frozen(self) -> "Net":
         """A copy that never learns: the teacher of the next phase."""
-        teacher = copy.deepcopy(self).eval().requires_grad_(False)
+        backbone, head = copy.deepcopy(self.backbone), copy.deepcopy(self.head)
+        teacher = Net(backbone, head).to(self.mean.device).eval().requires_grad_(False)
         teacher.backbone.fuse()
         return teacher.to(memory_format=torch.channels_last)
+
+    def become(self, other: "Net") -> None:
+        """Take over another network's weights, in place, and its head."""
+        self.backbone.load_state_dict(other.backbone.state_dict())
+        self.head = other.head
+
+
+def compiled(net: Net, batch_size: int) -> Compiled:
+    """The backbone compiled for training steps of one batch size, for `net.compiled`."""
+    backbone = net.backbone
+
+    def maps(x: Tensor) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = backbone(x)
+        return found
+
+    return batch_size, torch.compile(maps, dynamic=False)
