@@ -166,7 +166,8 @@ class Step:
 
     def set_momentum(self, momentum: list[Tensor]) -> None:
         for p, buffer in zip(self.trained, momentum, strict=True):
-            self.optimiser.state[p]["momentum_buffer"] = buffer.to(p).clone()
+            same_layout = torch.empty_like(p, requires_grad=False).copy_(buffer)
+            self.optimiser.state[p]["momentum_buffer"] = same_layout
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Learn from a batch; its loss, still on the device."""
