@@ -2,7 +2,10 @@
 
 import json
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
+
+from mrdc.experiment.presets import COLUMNS, TABLE_1
 
 RESULTS = Path(__file__).resolve().parent / "results"
 Row = dict[str, Any]
@@ -87,6 +90,92 @@ def speed() -> None:
     table(*rows)
 
 
+def same(run: Row) -> tuple[object, ...]:
+    """What runs that differ only in their seed share."""
+    return run["label"], run["name"], len(run["sizes"]), run["budget"], run["quality_rule"]
+
+
+def compared() -> None:
+    """Averaged incremental accuracy of every recipe beside the paper's."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for run in read("runs"):
+        if run["budget"] == "20/class":
+            groups.setdefault(same(run), []).append(run)
+    head = ["data", "recipe", "phases", "runs", "ours, %", "the paper, %", "last, %"]
+    rows: list[list[object]] = [[*head, "forgetting", "quality", "images held"]]
+    for (label, name, sizes, *_), runs in groups.items():
+        assert isinstance(sizes, int) and isinstance(name, str)
+        column = COLUMNS.index(("cub", sizes - 1)) if label == "cub256" else None
+        published = TABLE_1[name][column] if column is not None and name in TABLE_1 else None
+        scores = [run["average_incremental_accuracy"] for run in runs]
+        spread = f" +- {stdev(scores):.2f}" if len(scores) > 1 else ""
+        rows.append(
+            [
+                label, name, sizes - 1, len(runs), f"{mean(scores):.2f}{spread}",
+                published or "", f"{mean(run['accuracy'][-1] for run in runs):.2f}",
+                f"{mean(run['average_forgetting'] for run in runs):.2f}",
+                ", ".join(sorted({str(run["quality"] or "original") for run in runs})),
+                f"{mean(run['memory']['items'] for run in runs):,.0f}",
+            ]
+        )  # fmt: skip
+    table(*rows)
+
+
+def grids() -> None:
+    """Every quality at a small budget, beside R_q of the run that replays originals."""
+    runs = [run for run in read("runs") if run["budget"] == "5/class" and run["name"] == "lucir"]
+    ratios = {
+        row["quality"]: row
+        for run in runs
+        if run["quality"] is None
+        for row in run["volume_ratios"]
+    }
+    head = ["quality", "images held", "averaged, %", "last, %", "forgetting"]
+    rows: list[list[object]] = [[*head, "R_q after phase 0", "R_q, mean of the phases"]]
+    for run in runs:
+        ratio = ratios[run["quality"]]
+        rows.append(
+            [
+                run["quality"] or "original", f"{run['memory']['items']:,}",
+                f"{run['average_incremental_accuracy']:.2f}", f"{run['accuracy'][-1]:.2f}",
+                f"{run['average_forgetting']:.2f}", f"{ratio['by_phase'][0]:.2f}",
+                f"{ratio['mean']:.2f}",
+            ]
+        )  # fmt: skip
+    table(*rows)
+
+
+def times() -> None:
+    """Where the time of a run goes, of runs that had the card to themselves."""
+    parts = ("decode", "train", "select", "volume_ratio", "encode", "evaluate", "write")
+    head = ["recipe", "phases", "seconds", *parts, "trained images", "to choose by R_q"]
+    rows: list[list[object]] = [head]
+    for run in read("runs"):
+        if run["gpu"] and run["remark"] is None:
+            cells = [f"{run['parts'].get(part, 0):.1f}" for part in parts]
+            rows.append(
+                [
+                    run["name"], len(run["sizes"]) - 1, f"{run['seconds']:.0f}", *cells,
+                    f"{run['trained_images']:,}", f"{run['choosing_seconds']:.1f}",
+                ]
+            )  # fmt: skip
+    table(*rows)
+    rates: list[list[object]] = [["step", "batch", "plain", "graph", "compiled", "both"]]
+    for batch, teacher in ((128, False), (128, True), (512, False)):
+        found = {
+            (r["graph"], r["compiled"]): f"{r['rate']:,.0f}"
+            for r in read("step")
+            if r["batch"] == batch and r["teacher"] == teacher
+        }
+        name = "LUCIR with its teacher" if teacher else "the bare network"
+        kinds = ((False, False), (True, False), (False, True), (True, True))
+        rates.append([name, batch, *(found.get(kind, "") for kind in kinds)])
+    table(*rates)
+
+
 if __name__ == "__main__":
+    compared()
+    grids()
+    times()
     speed()
     plans()

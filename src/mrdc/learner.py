@@ -116,9 +116,10 @@ class Run:
         clock = self.clock = Clock()
         self.stages, self.trained = 0, 0
         self.first_phase: dict[str, Any] = {}
-        start = time.perf_counter()
+        start = self.start = time.perf_counter()
         lesson = self._lesson(phase)
         self.phase = phase
+        self.elapsed = 0.0
         self.keeper.event(
             "phase_start",
             {"phase": phase, "classes": lesson.new, "train_images": len(lesson.train)},
@@ -141,7 +142,7 @@ class Run:
             **self._memory_json(),
             "trained_images": self.trained,
             **self.first_phase,
-            "seconds": time.perf_counter() - start,
+            "seconds": time.perf_counter() - start + self.elapsed,
             "parts": clock.seconds,
         }
         self.results = [*self.results, result]
@@ -230,6 +231,8 @@ class Run:
         if partial is not None:
             self.model.load_state_dict(partial.checkpoint.tensors["model"])
             resume = Stop(partial.epoch, partial.momentum)
+            self.elapsed = partial.checkpoint.about["elapsed"]
+            self.trained = partial.checkpoint.about["trained"]
 
         def keep(stop: Stop) -> None:
             self.keeper.save_partial(lambda: self._partial(stop))
@@ -324,6 +327,8 @@ class Run:
 
     def _partial(self, stop: Stop) -> Partial:
         checkpoint = self._checkpoint()
+        checkpoint.about["elapsed"] = time.perf_counter() - self.start + self.elapsed
+        checkpoint.about["trained"] = self.trained
         checkpoint.tensors["momentum"] = {str(i): m for i, m in enumerate(stop.momentum)}
         return Partial(self.phase, stop.epoch, checkpoint)
 

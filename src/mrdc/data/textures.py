@@ -1,14 +1,16 @@
 """Textures: a synthetic set made in a second, for demos and tests.
 
-A class is a fine grating (direction and wavelength) on a smooth background of
-random colours. Only the fine detail tells classes apart, and that is what
-strong compression removes first, so quality matters.
+A class is a fine pattern (stripes, dots, rings, ...) of random scale, direction
+and strength on a smooth background of random colours. Only the fine detail
+tells classes apart, whatever the crop and the mirror, and that is what strong
+compression removes first: so quality matters, and so does quantity.
 """
 
 import math
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from mrdc.codec.jpeg import Jpeg
@@ -19,6 +21,7 @@ CLASSES = 10
 IMAGES = 60
 TEST_IMAGES = 20
 SIDE = 64
+Plane = NDArray[np.float64]
 QUALITY = 95  # of the files that count as originals
 
 
@@ -41,7 +44,7 @@ def _make(classes: int, numbers: range, seed: int) -> ImageSet:
     for label in range(classes):
         for number in numbers:
             rng = np.random.default_rng((seed, label, number))
-            data = Jpeg().encode(texture(label / classes, rng), QUALITY)
+            data = Jpeg().encode(texture(label, rng), QUALITY)
             photos[label].append(
                 Photo(f"texture{label:02d}/{number:04d}.jpg", partial(bytes, data))
             )
@@ -49,15 +52,65 @@ def _make(classes: int, numbers: range, seed: int) -> ImageSet:
     return ImageSet(tuple(f"texture{label:02d}" for label in range(classes)), photos, sizes)
 
 
-def texture(kind: float, rng: np.random.Generator) -> Pixels:
-    """One image of a class; `kind` in [0, 1) says which."""
+def texture(kind: int, rng: np.random.Generator) -> Pixels:
+    """One image of a class; `kind` says which."""
     coarse = Image.fromarray(rng.integers(40, 216, (4, 4, 3), dtype=np.uint8))
     background = np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.float64)
-    angle = math.pi * kind + rng.normal(0, 0.04)
-    wavelength = 2.6 + 2.4 * ((kind * 7) % 1) + rng.normal(0, 0.05)
-    y, x = np.mgrid[:SIDE, :SIDE]
-    along = x * math.cos(angle) + y * math.sin(angle)
-    grating = np.sin(2 * math.pi * along / wavelength + rng.uniform(0, 2 * math.pi))
-    detail = rng.uniform(12, 28) * grating + rng.normal(0, 6, (SIDE, SIDE))
+    angle, wavelength = rng.uniform(0, math.pi), rng.uniform(3.5, 5.5)
+    y, x = np.mgrid[:SIDE, :SIDE] - rng.uniform(0, SIDE, 2)[:, None, None]
+    u = (x * math.cos(angle) + y * math.sin(angle)) * 2 * math.pi / wavelength
+    v = (y * math.cos(angle) - x * math.sin(angle)) * 2 * math.pi / wavelength
+    detail = rng.uniform(14, 30) * PATTERNS[kind % len(PATTERNS)](u, v)
+    detail += rng.normal(0, 5, (SIDE, SIDE))
     pixels: Pixels = np.clip(background + detail[:, :, None], 0, 255).astype(np.uint8)
     return pixels
+
+
+def _stripes(u: Plane, v: Plane) -> Plane:
+    return np.sin(u)
+
+
+def _checks(u: Plane, v: Plane) -> Plane:
+    return 1.4 * np.sin(u) * np.sin(v)
+
+
+def _dots(u: Plane, v: Plane) -> Plane:
+    dots: Plane = 3 * np.exp(2 * (np.cos(u) + np.cos(v) - 2)) - 0.4
+    return dots
+
+
+def _holes(u: Plane, v: Plane) -> Plane:
+    return -_dots(u, v)
+
+
+def _lattice(u: Plane, v: Plane) -> Plane:
+    return 1.3 * np.maximum(np.cos(u), np.cos(v)) - 0.5
+
+
+def _honeycomb(u: Plane, v: Plane) -> Plane:
+    across = v * math.sqrt(3) / 2
+    cells: Plane = np.cos(u) + np.cos(u / 2 + across) + np.cos(u / 2 - across)
+    return 0.7 * cells
+
+
+def _zigzag(u: Plane, v: Plane) -> Plane:
+    zigzag: Plane = np.sin(u + 2 * np.arcsin(np.sin(v / 2)))
+    return zigzag
+
+
+def _bricks(u: Plane, v: Plane) -> Plane:
+    return np.sin(u + math.pi * (np.sin(v / 2) > 0))
+
+
+def _rings(u: Plane, v: Plane) -> Plane:
+    rings: Plane = np.sin(np.hypot(u, v))
+    return rings
+
+
+def _plaid(u: Plane, v: Plane) -> Plane:
+    return 0.8 * (np.sin(u) + np.sin(v / 2))
+
+
+PATTERNS = (
+    _stripes, _checks, _dots, _holes, _lattice, _honeycomb, _zigzag, _bricks, _rings, _plaid
+)  # fmt: skip

@@ -59,11 +59,13 @@ class Net(nn.Module):
 
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
         """Maps of the four stages."""
+        if self.compiled and len(images) == self.compiled[0] and torch.is_autocast_enabled("cuda"):
+            return self.compiled[1](images)
+        return self._maps(images)
+
+    def _maps(self, images: Tensor) -> tuple[Tensor, ...]:
         x = (images.float() - self.mean) / self.std
-        x = x.contiguous(memory_format=torch.channels_last)
-        if self.compiled and len(x) == self.compiled[0] and torch.is_autocast_enabled("cuda"):
-            return self.compiled[1](x)
-        maps: tuple[Tensor, ...] = self.backbone(x)
+        maps: tuple[Tensor, ...] = self.backbone(x.contiguous(memory_format=torch.channels_last))
         return maps
 
     def features(self, images: Tensor) -> Tensor:
@@ -92,10 +94,4 @@ class Net(nn.Module):
 
 def compiled(net: Net, batch_size: int) -> Compiled:
     """The backbone compiled for training steps of one batch size, for `net.compiled`."""
-    backbone = net.backbone
-
-    def maps(x: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = backbone(x)
-        return found
-
-    return batch_size, torch.compile(maps, dynamic=False)
+    return batch_size, torch.compile(net._maps, dynamic=False)
