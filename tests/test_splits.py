@@ -360,3 +360,23 @@ def test_splits_are_values() -> None:
     splits = Splits(*textures_splits(1, 1, 1), held_out=False)
     with pytest.raises(AttributeError):
         splits.held_out = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "kind, first, last",
+    [
+        ("imagenet-similar", "n00000000", "n00000099"),
+        ("imagenet-dissimilar", "n00000000", "n00000909"),
+    ],
+)
+def test_imagenet_can_be_cut_into_similar_and_dissimilar_classes(
+    tmp_path: Path, kind: str, first: str, last: str
+) -> None:
+    """A hundred classes that stand together, or ten of every hundred."""
+    for split in ("train", "val"):
+        for wnid in range(1000):
+            folder = tmp_path / split / f"n{wnid:08d}"
+            folder.mkdir(parents=True)
+            (folder / "x.jpg").touch()
+    classes = open_splits(f"{kind}:{tmp_path}").train.classes
+    assert (len(classes), classes[0], classes[-1]) == (100, first, last)

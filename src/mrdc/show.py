@@ -9,6 +9,7 @@ from rich.table import Table
 from mrdc.budget import Budget
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
+from mrdc.data.splits import KINDS
 from mrdc.experiment.presets import PRESETS, RECIPES, TRAINING, WITHOUT_MEMORY
 from mrdc.selection import SELECTORS
 from mrdc.store import MemoryFile
@@ -49,7 +50,7 @@ def names() -> dict[str, list[str]]:
         "methods": list(TRAINING),
         "codecs": list(CODECS),
         "selectors": list(SELECTORS),
-        "datasets": list(DATASETS),
+        "datasets": [*DATASETS, *(f"{kind}:FOLDER" for kind in KINDS)],
         "presets": [*RECIPES, *PRESETS],
         "studies": [],
     }

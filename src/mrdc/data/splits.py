@@ -3,6 +3,8 @@
     textures              synthetic, made on the spot
     cifar100:FOLDER       where cifar-100-python.tar.gz was unpacked
     imagenet-sub:FOLDER   ImageNet, of which 100 classes are drawn as LUCIR and MRDC do
+    imagenet-similar:FOLDER, imagenet-dissimilar:FOLDER
+                          100 classes that stand together, or ten from every hundred (App. B.1)
     FOLDER                CUB-200-2011, Tiny-ImageNet or ImageNet as published; or train/ and
                           test/ (or val/) folders of class folders
     anything else         what `read_images` reads: some images of each class are set aside
@@ -11,8 +13,9 @@ Both sides of every source have the same classes, by sorted names, and none is e
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -191,20 +194,18 @@ def _table(path: Path, form: str, separator: str) -> dict[str, str]:
     return table
 
 
-def _imagenet_sub(root: Path) -> Splits:
-    """The 100 classes that LUCIR and MRDC draw from ImageNet, in sorted order."""
+def _imagenet(kind: str, root: Path) -> Splits:
+    """100 classes of ImageNet, in sorted order: `DRAWS` says which."""
     found = _train_and_test(_inside(root))
     if found is None:
-        raise DataError(f"{root}: no train/ and val/ there; give imagenet-sub ImageNet's folder")
+        raise DataError(f"{root}: no train/ and val/ there; give {kind} ImageNet's folder")
     train, test = found
     wnids = [folder.name for folder in sub_folders(train)]
     if len(wnids) != IMAGENET:
         raise DataError(
-            f"{train}: imagenet-sub is drawn from the {IMAGENET} classes of ImageNet, "
-            f"found {len(wnids)}"
+            f"{train}: {kind} is drawn from the {IMAGENET} classes of ImageNet, found {len(wnids)}"
         )
-    drawn = np.random.RandomState(SUB_SEED).choice(range(IMAGENET), SUB, replace=False)
-    only = {wnids[index] for index in drawn}
+    only = {wnids[index] for index in DRAWS[kind]()}
     return _paired(root, class_folders(train, only), class_folders(test, only))
 
 
@@ -246,4 +247,12 @@ def _textures() -> Splits:
 
 
 BUILT_IN: dict[str, Callable[[], Splits]] = {"textures": _textures}
-KINDS: dict[str, Callable[[Path], Splits]] = {"cifar100": _cifar100, "imagenet-sub": _imagenet_sub}
+DRAWS: dict[str, Callable[[], Iterable[int]]] = {
+    "imagenet-sub": lambda: np.random.RandomState(SUB_SEED).choice(IMAGENET, SUB, replace=False),
+    "imagenet-similar": lambda: range(SUB),
+    "imagenet-dissimilar": lambda: [100 * ten + one for ten in range(10) for one in range(10)],
+}
+KINDS: dict[str, Callable[[Path], Splits]] = {
+    "cifar100": _cifar100,
+    **{kind: partial(_imagenet, kind) for kind in DRAWS},
+}
