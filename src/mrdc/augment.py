@@ -7,6 +7,8 @@ columns.
 """
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -59,16 +61,26 @@ def _largest(height: NDArray[np.int64], width: NDArray[np.int64]) -> tuple[Float
 def crop_batch(images: Tensor, crops: Tensor, size: int) -> Tensor:
     """Crops of images (n, 3, h, w) resized to (n, 3, size, size), on the scale of 0 to 255.
 
+    Fastest where the channels of a row of pixels lie side by side in memory.
+
     Args:
         crops: (5, n): top, left, height, width, and 1 where mirrored.
     """
     exact = torch.float16 if images.is_cuda else torch.float32  # 11 bits: a fraction of a level
     top, left, height, width, flip = crops.float()
-    rows = weights(top, height, images.shape[2], size).to(exact)
-    columns = weights(left, width, images.shape[3], size)
+    n, channels, pixel_rows, pixel_columns = images.shape
+    rows = weights(top, height, pixel_rows, size).to(exact)
+    columns = weights(left, width, pixel_columns, size)
     columns = torch.where(flip.bool()[:, None, None], columns.flip(1), columns).to(exact)
-    across = images.to(exact) @ columns.mT[:, None]
-    return rows[:, None] @ across
+    lines = images.permute(0, 2, 1, 3).reshape(n, pixel_rows * channels, pixel_columns)
+    narrow = (lines.to(exact) @ columns.mT).view(n, pixel_rows, channels * size)
+    return (rows @ narrow).view(n, size, channels, size).permute(0, 2, 1, 3)
+
+
+@cache
+def compiled_crop() -> Callable[[Tensor, Tensor, int], Tensor]:
+    """`crop_batch` compiled, once for all feeds."""
+    return torch.compile(crop_batch, dynamic=False)
 
 
 def weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:

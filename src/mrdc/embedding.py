@@ -208,18 +208,27 @@ def embed(
             rows = torch.empty(len(photos), len(row))
         rows[place] = row
 
+    running: list[tuple[list[tuple[int, bytes]], Tensor]] = []  # at most one, on a GPU perhaps
+
     def run() -> None:
+        """Start a batch; what the one before gave is fetched while this one runs."""
         images = stack([image for _, _, image in batch])
         with torch.inference_mode():
-            features = embedder.network(images).float().cpu()
-        for (place, digest, _), row in zip(batch, features, strict=True):
-            keep(place, row)
-            if cache is not None:
-                cache.put(digest, row)
+            features = embedder.network(images).float()
+        finish()
+        running.append(([(place, digest) for place, digest, _ in batch], features))
         batch.clear()
 
+    def finish() -> None:
+        while running:
+            places, features = running.pop()
+            for (place, digest), row in zip(places, features.cpu(), strict=True):
+                keep(place, row)
+                if cache is not None:
+                    cache.put(digest, row)
+
     with workers(threads) as pool:
-        for index, (_, seen) in enumerate(ordered(pool, view, photos)):
+        for index, (_, seen) in enumerate(ordered(pool, view, photos, 2 * embedder.batch_size)):
             progress(1)
             if isinstance(seen, ImageError):
                 if skip is None:
@@ -236,6 +245,7 @@ def embed(
                 run()
     if batch:
         run()
+    finish()
     return torch.empty(0, 0) if rows is None else rows[: len(good)], good
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.augment import crop_batch, draw_crops
+from mrdc.augment import compiled_crop, crop_batch, draw_crops
 from mrdc.data.images import ImageSet
 from mrdc.image import Photo, decode
 from mrdc.loading import Images, batches
@@ -118,17 +118,22 @@ class Decoded:
 class GpuFeed:
     """Images decoded once to uint8 on the GPU, and cropped there in batches.
 
-    They lie in the corner of a canvas as large as the largest. Images more than
-    twice as long as a view are scaled down to that first.
+    They lie in the corner of a canvas (height, 3, width) as large as the largest. Images
+    more than twice as long as a view are scaled down to that first.
     """
 
     def __init__(
-        self, examples: Examples, size: int, device: torch.device, threads: int | None = None
+        self,
+        examples: Examples,
+        size: int,
+        device: torch.device,
+        threads: int | None = None,
+        compiled: bool = False,
     ):
-        self.size = size
+        self.size, self.compiled = size, compiled
         self.labels = torch.tensor(examples.labels, device=device)
         self.sides = np.empty((len(examples), 2), np.int64)
-        self.images = torch.empty(len(examples), 3, 0, 0, dtype=torch.uint8, device=device)
+        self.images = torch.empty(len(examples), 0, 3, 0, dtype=torch.uint8, device=device)
         chunk: list[Tensor] = []
         for index, image in enumerate(_decoded(examples, threads, 2 * size)):
             self.sides[index] = image.shape[1:]
@@ -139,15 +144,16 @@ class GpuFeed:
 
     def _upload(self, chunk: list[Tensor], start: int) -> None:
         height, width = (max(image.shape[side] for image in chunk) for side in (1, 2))
-        have_height, have_width = self.images.shape[2:]
+        have_height, _, have_width = self.images.shape[1:]
         if height > have_height or width > have_width:
-            more = (0, max(width - have_width, 0), 0, max(height - have_height, 0))
+            more = (0, max(width - have_width, 0), 0, 0, 0, max(height - have_height, 0))
             self.images = F.pad(self.images, more)
-        canvas = np.zeros((len(chunk), *self.images.shape[2:], 3), np.uint8)
+        _, canvas_height, _, canvas_width = self.images.shape
+        canvas = np.zeros((len(chunk), canvas_height, canvas_width, 3), np.uint8)
         for place, image in zip(canvas, chunk, strict=True):
             place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0).numpy()
         there = torch.from_numpy(canvas).to(self.images.device)
-        self.images[start : start + len(chunk)] = there.permute(0, 3, 1, 2)
+        self.images[start : start + len(chunk)] = there.permute(0, 1, 3, 2)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -159,8 +165,10 @@ class GpuFeed:
         crops_there = torch.from_numpy(crops).to(device)
         order = torch.from_numpy(rng.permutation(len(self))).to(device)
         for index in torch.split(order, batch_size):
-            images = self.images.index_select(0, index)
-            yield crop_batch(images, crops_there[:, index], self.size), self.labels[index]
+            images = self.images.index_select(0, index).permute(0, 2, 1, 3)
+            full = len(index) == batch_size
+            crop = compiled_crop() if self.compiled and full else crop_batch
+            yield crop(images, crops_there[:, index], self.size), self.labels[index]
 
 
 def open_feed(
@@ -169,11 +177,12 @@ def open_feed(
     device: torch.device,
     resident: Resident = "auto",
     threads: int | None = None,
+    compiled: bool = False,
 ) -> Feed:
     """A feed that keeps the images where they are read fastest and there is room."""
     where = _where(examples, size, device) if resident == "auto" else resident
     if where == "gpu":
-        return GpuFeed(examples, size, device, threads)
+        return GpuFeed(examples, size, device, threads, compiled)
     images: Images = examples
     if where == "ram":
         images = Decoded(list(_decoded(examples, threads)), examples.labels)

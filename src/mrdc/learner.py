@@ -299,7 +299,9 @@ class Run:
 
         with self.clock.part("decode"):
             size = self.architecture.size
-            feed = open_feed(examples, size, self.device, settings.resident, settings.threads)
+            compiled = self.model.compiled is not None
+            where, threads = settings.resident, settings.threads
+            feed = open_feed(examples, size, self.device, where, threads, compiled)
         with self.clock.part("train"):
             fit(
                 self.model,

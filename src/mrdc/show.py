@@ -274,6 +274,13 @@ def run(console: Console, found: dict[str, Any]) -> None:
             values = [*row["by_phase"], row["mean"]]
             columns.add_row(name, *("?" if v is None else ratio(v) for v in values))
         console.print(columns)
+        if found["quality_rule"] == "auto":
+            mean = found["mean_choice"]
+            agrees = (found["quality"] or "original") == mean
+            console.print(
+                f"Chosen after the first phase: {found['quality'] or 'original'}; the mean of all "
+                f"phases {'chooses it, too' if agrees else f'would choose {mean}'}."
+            )
     held = found["memory"]
     quality = "originals" if found["quality"] is None else f"quality {found['quality']}"
     if held["budget_bytes"]:

@@ -1,6 +1,7 @@
 """`run`: one experiment from settings to result, in a folder that can be gone on with."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -17,7 +18,7 @@ from mrdc import __version__
 from mrdc.data import DATASETS, make_stream, open_splits
 from mrdc.data.textures import SIDE
 from mrdc.errors import UsageError
-from mrdc.exemplars import fixed_quality
+from mrdc.exemplars import ORIGINAL, fixed_quality
 from mrdc.experiment.folder import (
     CONFIG,
     RESULTS,
@@ -28,6 +29,7 @@ from mrdc.experiment.folder import (
 )
 from mrdc.learner import make_method, pick_device, run_phases
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
+from mrdc.quality import Candidate, choose_quality
 from mrdc.settings import RunSettings
 
 # Where and how, not what: these do not change the numbers
@@ -109,6 +111,7 @@ def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, An
     head = [phase["head_accuracy"] for phase in phases]
     tasks = [phase["tasks"] for phase in phases]
     qualities = [phase["quality"] for phase in phases]
+    ratios = volume_ratios(phases)
     parts: dict[str, float] = {}
     for phase in phases:
         for part, seconds in phase["parts"].items():
@@ -125,7 +128,8 @@ def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, An
         "head_accuracy": head,
         "head_average_incremental_accuracy": average_incremental_accuracy(head),
         "tasks": tasks,
-        "volume_ratios": volume_ratios(phases),
+        "volume_ratios": ratios,
+        "mean_choice": mean_choice(settings, ratios),
         "parts": parts,
         "trained_images": sum(phase["trained_images"] for phase in phases),
         "first_phase_seconds": phases[0].get("first_phase_seconds"),
@@ -153,6 +157,20 @@ def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def mean_choice(settings: RunSettings, ratios: list[dict[str, Any]]) -> int | str | None:
+    """The quality that R_q averaged over the phases would choose; None without candidates."""
+    candidates = [
+        Candidate(row["codec"], row["quality"], sum(row["quantity"]), 0, math.log(row["mean"]), {})
+        for row in ratios
+        if row["mean"] is not None
+    ]
+    if not candidates:
+        return None
+    memory = settings.memory
+    chosen = choose_quality(candidates, memory.rule, memory.epsilon)
+    return ORIGINAL if chosen.quality is None else chosen.quality
 
 
 def check(settings: RunSettings) -> None:
