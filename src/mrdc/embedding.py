@@ -151,8 +151,16 @@ def network_embedder(
     network.eval().to(device).to(memory_format=torch.channels_last)
 
     def run(images: Tensor) -> Tensor:
-        if torch.get_num_threads() == 1:
+        threads = torch.get_num_threads()
+        if threads == 1:
             torch.set_num_threads(2)
+        try:
+            return several_threads(images)
+        finally:
+            if threads == 1:
+                torch.set_num_threads(1)
+
+    def several_threads(images: Tensor) -> Tensor:
         full = F.pad(images.to(device).float(), (0, 0) * 3 + (0, batch_size - len(images)))
         with exact():
             x = full.contiguous(memory_format=torch.channels_last)

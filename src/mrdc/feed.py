@@ -221,7 +221,8 @@ def _decoded(examples: Examples, threads: int | None, limit: int | None = None) 
         scale = limit / max(image.shape[1:]) if limit else 1.0
         if scale >= 1:
             return image
-        return resize(image, round(image.shape[1] * scale), round(image.shape[2] * scale))
+        height, width = (max(1, round(side * scale)) for side in image.shape[1:])
+        return resize(image, height, width)
 
     with workers(threads) as pool:
         for _, image in ordered(pool, load, range(len(examples))):
@@ -233,25 +234,23 @@ class Views:
 
     def __init__(self, size: int, device: torch.device, resident: Resident, threads: int | None):
         self.size, self.device, self.resident, self.threads = size, device, resident, threads
-        self._streamed = Examples()
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._parts: list[list[tuple[Tensor, Tensor]] | Examples] = []
 
     def add(self, examples: Examples) -> None:
         """More of them, after those that are there."""
         room = SHARE * free_memory(self.device)
         if self.resident == "stream" or 3 * self.size**2 * len(examples) > room:
-            self._streamed += examples
-            return
-        for images, labels in self._make(examples):
-            self._kept.append((images.to(self.device), labels.to(self.device)))
+            self._parts.append(examples)
+        else:
+            self._parts.append(list(self._make(examples)))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Uint8 batches and labels, on the device."""
-        yield from self._kept
-        for images, labels in self._make(self._streamed):
-            yield images.to(self.device), labels.to(self.device)
+        for part in self._parts:
+            yield from self._make(part) if isinstance(part, Examples) else part
 
     def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        return batches(
+        for images, labels in batches(
             examples, examples.labels, 128, self.size, False, seed=0, epoch=0, threads=self.threads
-        )
+        ):
+            yield images.to(self.device), labels.to(self.device)

@@ -72,7 +72,7 @@ class Run:
         self.views = Views(size, self.device, settings.resident, settings.threads)
         self.clock = Clock()
         self.teacher: Net | None = None
-        self.compiled: dict[str, Compiled] = {}
+        self.compiled: dict[Net, Compiled] = {}
 
     def seed(self, name: str) -> int:
         """For everything that is drawn under this name."""
@@ -221,7 +221,8 @@ class Run:
         parts = (
             first.classes, [[photo.id for photo in photos] for photos in first.photos],
             first.sizes, self.architecture, self.settings.train, self.settings.seed,
-            self.method.first_phase, self.device.type, self.bf16, torch.__version__,
+            self.method.first_phase, self.device.type, self.settings.resident, self.bf16,
+            torch.__version__,
         )  # fmt: skip
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -245,24 +246,20 @@ class Run:
 
     @contextmanager
     def _compiled(self, lesson: Lesson) -> Iterator[None]:
-        """The main stage of a long run on a GPU, compiled; the networks stay the same objects."""
+        """The main stage of a long run on a GPU, compiled once for networks that stay."""
         wanted = self.settings.compile == "yes" or (
             self.settings.compile == "auto" and self._most_images() > WORTH_COMPILING
         )
-        nets = {"model": self.model, "teacher": lesson.teacher}
-        if not (wanted and self.bf16):
-            nets = {}
-        for name, net in nets.items():
-            if net is not None:
-                if name not in self.compiled:
-                    self.compiled[name] = compiled(net, lesson.training.batch_size)
-                net.compiled = self.compiled[name]
+        nets = [net for net in (self.model, lesson.teacher) if net is not None]
+        for net in nets if wanted and self.bf16 else []:
+            if net not in self.compiled:
+                self.compiled[net] = compiled(net, lesson.training.batch_size)
+            net.compiled = self.compiled[net]
         try:
             yield
         finally:
-            for net in nets.values():
-                if net is not None:
-                    net.compiled = None
+            for net in nets:
+                net.compiled = None
 
     def _most_images(self) -> int:
         """Images that the run would train on if its memory held everything."""

@@ -40,7 +40,8 @@ def learning_rate(training: TrainSettings, epoch: int) -> float:
     """Of an epoch, counted from 0; the schedule moves at the end of an epoch."""
     if training.schedule == "cosine":
         return 0.5 * training.lr * (1 + math.cos(math.pi * epoch / training.epochs))
-    passed = sum(epoch >= round(part * training.epochs) for part in training.milestones)
+    drops = (max(1, round(part * training.epochs)) for part in training.milestones)
+    passed = sum(epoch >= drop for drop in drops)
     return training.lr * training.gamma**passed
 
 

@@ -56,12 +56,12 @@ def texture(kind: int, rng: np.random.Generator) -> Pixels:
     """One image of a class; `kind` says which."""
     coarse = Image.fromarray(rng.integers(40, 216, (4, 4, 3), dtype=np.uint8))
     background = np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.float64)
-    angle, wavelength = rng.uniform(0, math.pi), rng.uniform(3.5, 5.5)
+    angle, wavelength = rng.uniform(0, math.pi), rng.uniform(6.0, 10.0)
     y, x = np.mgrid[:SIDE, :SIDE] - rng.uniform(0, SIDE, 2)[:, None, None]
     u = (x * math.cos(angle) + y * math.sin(angle)) * 2 * math.pi / wavelength
     v = (y * math.cos(angle) - x * math.sin(angle)) * 2 * math.pi / wavelength
-    detail = rng.uniform(14, 30) * PATTERNS[kind % len(PATTERNS)](u, v)
-    detail += rng.normal(0, 5, (SIDE, SIDE))
+    detail = rng.uniform(18, 36) * PATTERNS[kind % len(PATTERNS)](u, v)
+    detail += rng.uniform(2, 14) * rng.normal(0, 1, (SIDE, SIDE))
     pixels: Pixels = np.clip(background + detail[:, :, None], 0, 255).astype(np.uint8)
     return pixels
 

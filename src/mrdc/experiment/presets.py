@@ -89,8 +89,8 @@ def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset:
 def _textures(name: str) -> Preset:
     """A few minutes without a GPU."""
     settings = recipe(name)
-    train = replace(settings.train, epochs=30, batch_size=32)
-    memory = replace(settings.memory, budget="3/class")
+    train = replace(settings.train, epochs=20, batch_size=16)
+    memory = replace(settings.memory, budget="8/class")
     settings = replace(
         settings, data="textures", network="resnet18-narrow", train=train, memory=memory
     )

@@ -32,7 +32,8 @@ from mrdc.metrics import average_forgetting, average_incremental_accuracy, forge
 from mrdc.quality import Candidate, choose_quality
 from mrdc.settings import RunSettings
 
-# Where and how, not what: these do not change the numbers
+# Where and how, not what. On a CPU these do not change the numbers; on a GPU, whose sums differ
+# from run to run anyway, kernels and the order of draws may.
 FREE = (
     "out",
     "device",

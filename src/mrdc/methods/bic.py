@@ -17,8 +17,8 @@ MOST = 10  # and no more than so many of a class are set aside
 
 
 def set_aside(ids: list[str], seed: int, label: int) -> set[str]:
-    """Names of a class's validation images: a tenth, at random, 1 to 10 of them."""
-    count = min(max(len(ids) // EVERY, 1), MOST)
+    """Names of a class's validation images: a tenth, at random, 1 to 10, but never all."""
+    count = min(max(len(ids) // EVERY, 1), MOST, len(ids) - 1)
     chosen = np.random.default_rng((seed, label)).permutation(len(ids))[:count]
     return {ids[index] for index in chosen}
 
@@ -88,18 +88,22 @@ class BiC(Method):
         return share * soft_cross_entropy(logits, teacher, self.temperature) + (1 - share) * loss
 
     def end_phase(self, lesson: Lesson) -> None:
-        if lesson.old:
-            held = [part.pick(np.flatnonzero(self._validation(lesson, part))) for part in
-                    (lesson.memory, lesson.fresh)]  # fmt: skip
-            equal = balanced(held[0] + held[1])
-            features, head = lesson.features(equal), lesson.model.head
-            weight = next(head.parameters())
-            with torch.no_grad():
-                logits = head.scores(features.to(weight.device)).cpu()
-            labels = torch.tensor(equal.labels)
-            self.bias_ = fit_bias(logits, labels, lesson.old, self.decay).to(weight)
+        self.bias_ = self._correction(lesson) if lesson.old else None
         self.start_ = lesson.old
         lesson.store()
+
+    def _correction(self, lesson: Lesson) -> Tensor | None:
+        """Beta and gamma from the validation images; None if a class has none."""
+        parts = (lesson.memory, lesson.fresh)
+        old, new = (part.pick(np.flatnonzero(self._validation(lesson, part))) for part in parts)
+        equal = balanced(old + new)
+        if len(set(equal.labels)) < lesson.old + lesson.new:
+            return None
+        features, head = lesson.features(equal), lesson.model.head
+        weight = next(head.parameters())
+        with torch.no_grad():
+            logits = head.scores(features.to(weight.device)).cpu()
+        return fit_bias(logits, torch.tensor(equal.labels), lesson.old, self.decay).to(weight)
 
     def predict(self, out: Output) -> Tensor:
         return correct(out.scores, self.bias_, self.start_)

@@ -1,6 +1,7 @@
 """PODNet: pooled outputs distillation (Douillard et al., 2020)."""
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -52,11 +53,15 @@ def nca_paper(logits: Tensor, labels: Tensor, margin: Tensor | float) -> Tensor:
 def cluster(features: Tensor, seed: int) -> Tensor:
     """Centres (10, d) of k-means on unit features; with fewer images they are repeated."""
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
 
     rows = F.normalize(features, dim=1).numpy()
     if len(rows) <= PROXIES:
         return torch.from_numpy(np.resize(rows, (PROXIES, rows.shape[1])))
-    found = KMeans(PROXIES, n_init=1, random_state=seed % 2**32).fit(rows)
+    with threadpool_limits(1, "openmp"), warnings.catch_warnings():  # threads change its sums
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer than ten distinct images
+        found = KMeans(PROXIES, n_init=1, random_state=seed % 2**32).fit(rows)
     return torch.from_numpy(found.cluster_centers_.astype(np.float32))
 
 

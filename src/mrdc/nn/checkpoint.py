@@ -102,7 +102,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest phase of a run folder."""
-    return max(folder.glob("phase-*.safetensors"), default=None)
+    found = folder.glob("phase-*.safetensors")
+    return max(found, key=lambda path: int(path.stem.removeprefix("phase-")), default=None)
 
 
 def load_network(folder: Path) -> tuple[Net, int]:
