@@ -300,22 +300,26 @@ def run(console: Console, found: dict[str, Any]) -> None:
 
 def sweep(console: Console, found: dict[str, Any]) -> None:
     rows = found["table"]
-    given = ("runs", "average_incremental_accuracy", "deviation", "last_accuracy")
-    axes = [name for name in rows[0] if name not in (*given, "average_forgetting", "quality",
-                                                     "items", "seconds")]  # fmt: skip
-    made = table(*(f"{axis}<" for axis in axes), "runs", "averaged %", "+-", "last %", "forgetting",
-                 "images", "seconds")  # fmt: skip
-    for row in rows:
-        spread = "" if row["deviation"] is None else f"{row['deviation']:.2f}"
+    axes = list(rows[0])[: list(rows[0]).index("runs")]
+    names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
+    title = f"{', '.join(axes)}<"
+    made = table(title, "runs", "averaged %", "+-", "last %", "forgetting", "images", "seconds")
+    for name, row in zip(names, rows, strict=True):
         made.add_row(
-            *(clean(str(row[axis])) for axis in axes),
+            name,
             str(row["runs"]),
             f"{row['average_incremental_accuracy']:.2f}",
-            spread,
+            "" if row["deviation"] is None else f"{row['deviation']:.2f}",
             f"{row['last_accuracy']:.2f}",
             f"{row['average_forgetting']:.2f}",
             f"{row['items']:,.0f}",
             f"{row['seconds']:.0f}",
         )
     console.print(made)
+    phases = max(len(row["accuracy"]) for row in rows)
+    curves = table(title, *(f"phase {phase}" for phase in range(phases)))
+    for name, row in zip(names, rows, strict=True):
+        curves.add_row(name, *(f"{score:.1f}" for score in row["accuracy"]))
+    console.print("Accuracy after each phase, %:")
+    console.print(curves)
     console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")

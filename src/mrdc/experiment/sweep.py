@@ -141,6 +141,7 @@ def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[
                 "runs": len(runs),
                 "average_incremental_accuracy": mean(scores),
                 "deviation": stdev(scores) if len(scores) > 1 else None,
+                "accuracy": list(map(mean, zip(*(run["accuracy"] for run in runs), strict=True))),
                 "last_accuracy": mean(run["accuracy"][-1] for run in runs),
                 "average_forgetting": mean(run["average_forgetting"] for run in runs),
                 "quality": sorted({str(run["quality"]) for run in runs}),
