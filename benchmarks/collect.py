@@ -3,10 +3,29 @@
 import argparse
 import json
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from common import HERE
 
 OUT = HERE / "results" / "runs.jsonl"
+
+
+def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Images a second of each phase (median epoch), and what the first epochs took beyond that.
+
+    Those beyond are compiling, recording graphs and searching for kernels.
+    """
+    epochs = [e for e in events if e["event"] == "epoch" and e["stage"] == 0]
+    images = {e["phase"]: e["train_images"] for e in events if e["event"] == "phase_start"}
+    phases = sorted({epoch["phase"] for epoch in epochs})
+    rates = {p: median(e["images_per_second"] for e in epochs if e["phase"] == p) for p in phases}
+    starts = [
+        images[e["phase"]] * (1 / e["images_per_second"] - 1 / rates[e["phase"]])
+        for e in epochs
+        if e["epoch"] == 1
+    ]
+    return {"images_per_second": list(rates.values()), "start_seconds": sum(starts)}
 
 
 def main() -> None:
@@ -24,6 +43,7 @@ def main() -> None:
             choosing = first["parts"].get("volume_ratio")
             fields = {**result, "label": chosen.label, "remark": chosen.remark}
             fields["choosing_seconds"] = choosing  # R_q of all candidates after phase 0
+            fields |= pace(events)
             line = json.dumps(fields, sort_keys=True)
             if line not in known:
                 out.write(line + "\n")

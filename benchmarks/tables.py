@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from mrdc.experiment.presets import COLUMNS, TABLE_1
@@ -148,7 +148,16 @@ def grids() -> None:
 def times() -> None:
     """Where the time of a run goes, of runs that had the card to themselves."""
     parts = ("decode", "train", "select", "volume_ratio", "encode", "evaluate", "write")
-    head = ["recipe", "phases", "seconds", *parts, "trained images", "to choose by R_q"]
+    head: list[object] = [
+        "recipe",
+        "phases",
+        "seconds",
+        *parts,
+        "trained images",
+        "images/s",
+        "start",
+        "R_q to choose",
+    ]
     rows: list[list[object]] = [head]
     for run in read("runs"):
         if run["gpu"] and run["remark"] is None:
@@ -156,7 +165,8 @@ def times() -> None:
             rows.append(
                 [
                     run["name"], len(run["sizes"]) - 1, f"{run['seconds']:.0f}", *cells,
-                    f"{run['trained_images']:,}", f"{run['choosing_seconds']:.1f}",
+                    f"{run['trained_images']:,}", f"{median(run['images_per_second']):,.0f}",
+                    f"{run['start_seconds']:.1f}", f"{run['choosing_seconds']:.1f}",
                 ]
             )  # fmt: skip
     table(*rows)
