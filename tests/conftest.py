@@ -1,6 +1,9 @@
 """Small images and a cheap embedding that every test can use."""
 
+import os
 from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: its idle threads shall sleep
 
 import numpy as np
 import pytest

@@ -470,7 +470,7 @@ def test_help_of_runs(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--json"], "takes a recipe or preset first, as in: mrdc {} lucir --json"),
+        (["--json"], "takes a recipe or preset first, as in: mrdc {} lucir-mrdc --data FOLDER"),
         (["--data", "textures", "lucir"], "takes a recipe or preset first"),
         (["lucyr"], "did you mean 'lucir'?"),
         (["lucyr", "--help"], "did you mean 'lucir'?"),
@@ -485,7 +485,6 @@ def test_names_that_are_refused(
     assert message.format(verb) in refused(capsys, verb, *arguments)
 
 
-@pytest.mark.xfail(strict=True, reason="asks for --data, in a box, and says nothing of a name")
 @pytest.mark.parametrize("verb", ["run", "sweep"])
 def test_without_a_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The name is what is missing first."""
@@ -582,7 +581,6 @@ def test_budgets_are_refused_before_any_training(
     assert message in refused(capsys, "run", *TEXTURES, "--out", tmp_path / "run", *flags)
 
 
-@pytest.mark.xfail(strict=True, reason="checked in the learner, once the folder is there")
 @pytest.mark.parametrize("flags", [flags for flags, _ in LATE], ids=words)
 def test_a_refused_budget_leaves_no_folder(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -605,7 +603,6 @@ def test_what_takes_a_gpu_is_refused_without_one(
     assert message in refused(capsys, "run", *TEXTURES, "--out", tmp_path / "run", *flags)
 
 
-@pytest.mark.xfail(strict=True, reason="checked in the learner, once the folder is there")
 def test_a_device_that_is_not_there_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -615,7 +612,6 @@ def test_a_device_that_is_not_there_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="0 counts as not given; the others reach torch")
 @pytest.mark.parametrize(
     "flags",
     [
@@ -637,7 +633,6 @@ def test_numbers_out_of_range(
     assert flags[0] in refused(capsys, "run", *TEXTURES, "--out", tmp_path / "run", *flags)
 
 
-@pytest.mark.xfail(strict=True, reason="only the loss is looked at, which is from before the step")
 @pytest.mark.parametrize("recipe", ["lwf-mrdc", "finetune"])
 def test_weights_that_are_no_numbers_any_more(recipe: str, photos: Path, tmp_path: Path) -> None:
     """The last step of an epoch broke them: one line, not a traceback or a result."""
@@ -648,7 +643,6 @@ def test_weights_that_are_no_numbers_any_more(recipe: str, photos: Path, tmp_pat
     assert process.text("err").count("\n") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="batch norm refuses a batch of one where maps are 1 x 1")
 def test_a_last_batch_of_one_image(photos: Path, tmp_path: Path) -> None:
     """Nine images in batches of eight, of 32 px through a 7x7 stem."""
     for file in (photos / "class0").iterdir():

@@ -1,7 +1,12 @@
 """Runs `mrdc` and `python -m mrdc`."""
 
+import os
 import signal
 import sys
+
+# Threads of torch that wait shall sleep, not spin: those that decode need the cores. Torch reads
+# this when it is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main() -> None:

@@ -230,7 +230,7 @@ def _run(arguments: list[str]) -> int:
         print(f"mrdc {__version__}")
         return 0
     try:
-        if arguments[:1] in (["run"], ["sweep"]) and not _asks_help(arguments[1:2]):
+        if arguments[:1] in (["run"], ["sweep"]) and arguments[1:2] not in (["-h"], ["--help"]):
             return _experiment(arguments[0], arguments[1:], Screen())
         command: Command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
@@ -244,21 +244,20 @@ def _run(arguments: list[str]) -> int:
     return run(command, Screen())
 
 
-def _asks_help(arguments: list[str]) -> bool:
-    return not arguments or arguments[0] in ("-h", "--help")
-
-
 def _experiment(verb: str, arguments: list[str], console: Console) -> int:
     """`run` and `sweep`: the name decides what the flags' defaults are."""
     from mrdc.experiment.config import named
 
-    name, *flags = arguments
-    if name.startswith("-"):
-        raise UsageError(f"{verb} takes a recipe or preset first, as in: mrdc {verb} lucir {name}")
+    name, *flags = arguments or [""]
+    if not name or name.startswith("-"):
+        raise UsageError(
+            f"{verb} takes a recipe or preset first, as in: mrdc {verb} lucir-mrdc --data FOLDER; "
+            "`mrdc list` has all"
+        )
 
     def parsed(recipe: str) -> Run | Sweep:
         """The flags on top of what a name stands for."""
-        _, preset = named(recipe)
+        preset = named(recipe).preset
         kind: type[Run] | type[Sweep] = Run if verb == "run" else Sweep
         settings = {field.name: getattr(preset.settings, field.name) for field in
                     fields(preset.settings)}  # fmt: skip
@@ -279,7 +278,7 @@ def _experiment(verb: str, arguments: list[str], console: Console) -> int:
     if isinstance(command, Run):
         from mrdc.experiment.run import run as run_one
 
-        label, preset = named(name)
+        label, _, preset = named(name)
         with Progress(command.json) as progress:
             settings = as_settings(command)
             found = run_one(settings, name=label, paper=preset.paper, listener=progress)

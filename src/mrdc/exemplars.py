@@ -48,6 +48,7 @@ class Exemplars:
 
     def restore(self, memory: ReplayMemory) -> None:
         """Go on with a memory that was kept."""
+        memory.class_names = dict(enumerate(self.stream.classes))
         self.memory = memory
         self.codec, self.quality = memory.codec, memory.quality
 

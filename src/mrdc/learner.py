@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from mrdc.embedding import Embedder, embed, exact, network_embedder
 from mrdc.errors import TrainingError, UsageError
 from mrdc.exemplars import Exemplars
 from mrdc.feed import Examples, Views, from_images, from_memory, open_feed
+from mrdc.image import Photo
 from mrdc.keeping import Keeper, Partial, Saved
 from mrdc.loop import Epoch, Stop, fit
 from mrdc.methods import METHODS, Lesson, Method
@@ -24,6 +25,7 @@ from mrdc.nn.checkpoint import Architecture, Checkpoint
 from mrdc.nn.net import Compiled, Net, compiled
 from mrdc.registry import lookup
 from mrdc.settings import RunSettings, TrainSettings
+from mrdc.threads import ordered, workers
 
 WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}
 WORTH_COMPILING = 1_500_000  # images to train on that repay it
@@ -96,8 +98,6 @@ class Run:
         """Take up what the keeper has; the phase to go on with."""
         saved = self.keeper.load()
         if saved is None:
-            if self.exemplars is not None:
-                self.exemplars.check()
             return 0
         tensors, about = saved.checkpoint.tensors, saved.checkpoint.about
         self.model = saved.checkpoint.network().to(self.device)
@@ -211,16 +211,16 @@ class Run:
                 return
             start = time.perf_counter()
             self._main_fit(lesson)
-            seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start + self.elapsed
             self.first_phase = {"first_phase_seconds": seconds, "first_phase_images": self.trained}
             leave(replace(self._checkpoint(), about=self.first_phase))
 
     def _first_phase_key(self) -> str:
         """Everything that the network of the first phase depends on."""
-        first = self.stream.fresh(0)
+        first = from_images(self.stream.fresh(0))
+        contents = content_digest(first.photos, self.settings.threads)
         parts = (
-            first.classes, [[photo.id for photo in photos] for photos in first.photos],
-            first.sizes, self.architecture, self.settings.train, self.settings.seed,
+            contents, first.labels, self.architecture, self.settings.train, self.settings.seed,
             self.method.first_phase, self.device.type, self.settings.resident, self.bf16,
             torch.__version__,
         )  # fmt: skip
@@ -284,7 +284,7 @@ class Run:
             if not math.isfinite(epoch.loss):
                 raise TrainingError(
                     f"the loss is {epoch.loss} in phase {self.phase}, epoch {epoch.number + 1}: "
-                    f"lower --train.lr (now {training.lr:g})"
+                    f"lower --train.lr (now {training.lr:g}), in another --out"
                 )
             self.trained += epoch.images
             fields: dict[str, Any] = {"phase": self.phase, "stage": stage}
@@ -310,6 +310,11 @@ class Run:
                 bf16=self.bf16,
                 on_epoch=on_epoch,
                 **options,
+            )
+        if not self._features(examples.pick(range(min(len(examples), 8)))).isfinite().all():
+            raise TrainingError(
+                f"phase {self.phase} ended with features that are no numbers: lower --train.lr "
+                f"(now {training.lr:g}), in another --out"
             )
 
     # What is kept
@@ -416,3 +421,18 @@ def make_method(settings: RunSettings) -> Method:
             want = {"int": "a whole number", "float": "a number"}[type(default).__name__]
             raise UsageError(f"--set {option}: {name} takes {want}") from None
     return kind(**values)
+
+
+def content_digest(photos: Sequence[Photo], threads: int | None) -> str:
+    """SHA-256 of the contents of photos, in their order."""
+
+    def digest(photo: Photo) -> bytes:
+        data = photo.load()
+        raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
+        return hashlib.sha256(raw).digest()
+
+    found = hashlib.sha256()
+    with workers(threads) as pool:
+        for _, one in ordered(pool, digest, photos):
+            found.update(one)
+    return found.hexdigest()

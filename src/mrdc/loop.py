@@ -106,13 +106,27 @@ def fit(
             step.set_rate(learning_rate(training, number))
             total = torch.zeros((), device=trained[0].device)
             brightness = np.random.default_rng((seed, number, 1))
-            for images, labels in feed.epoch(training.batch_size, seed, number):
+            for images, labels in merged(feed.epoch(training.batch_size, seed, number)):
                 if training.brightness:
                     images = jitter(images, training.brightness, brightness)
                 total += step(images, labels) * len(labels)
             mean = float(total) / len(feed)  # the one wait for the device
             epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
             on_epoch(epoch, Stop(number + 1, step.momentum()))
+
+
+def merged(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """A last batch of one image joins the one before: batch norm needs two."""
+    before = next(batches, None)
+    for batch in batches:
+        assert before is not None
+        if len(batch[1]) == 1:
+            before = torch.cat([before[0], batch[0]]), torch.cat([before[1], batch[1]])
+        else:
+            yield before
+            before = batch
+    if before is not None:
+        yield before
 
 
 def jitter(images: Tensor, strength: float, rng: np.random.Generator) -> Tensor:

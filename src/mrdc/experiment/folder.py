@@ -61,15 +61,21 @@ class RunFolder(Keeper):
             names = [child.name for child in path.iterdir() if child.name != "lock"]
             if names and CONFIG not in names and not all(n.startswith(".") for n in names):
                 raise OutputError(f"{path}: has files but no {CONFIG}: no run; name another --out")
+            known = read_config(path)
             self._lock = lock(path / "lock", f"{path}: another process runs in it")
-        config = path / CONFIG
-        if config.exists():
-            refuse_changes(path, json.loads(config.read_text())["settings"], settings)
-        else:
-            with whole_file(config) as file:
-                file.write(json.dumps({"settings": settings, **about}, indent=2).encode())
-        with output_errors(path):
-            self._events = open_events(path / RESULTS)
+        try:
+            if known is not None:
+                refuse_changes(path, known, settings)
+            else:
+                with whole_file(path / CONFIG) as file:
+                    file.write(json.dumps({"settings": settings, **about}, indent=2).encode())
+            with output_errors(path):
+                for left in path.glob(".*.tmp"):  # by processes that were killed
+                    left.unlink(missing_ok=True)
+                self._events = open_events(path / RESULTS)
+        except BaseException:
+            self._lock.close()
+            raise
         self.event("start", about)
 
     def close(self) -> None:
@@ -95,11 +101,13 @@ class RunFolder(Keeper):
             return None
         checkpoint = read_checkpoint(path)
         phase = checkpoint.about["phase"]
-        memory = self.path / f"memory-{phase:02d}.mrdc"
-        return Saved(phase, checkpoint, ReplayMemory.load(memory) if memory.exists() else None)
+        if not checkpoint.about["memory"]:
+            return Saved(phase, checkpoint, None)
+        return Saved(phase, checkpoint, ReplayMemory.load(self.path / f"memory-{phase:02d}.mrdc"))
 
     def save(self, saved: Saved) -> None:
         """The memory first: a phase counts once its checkpoint is there."""
+        saved.checkpoint.about["memory"] = saved.memory is not None
         if saved.memory is not None:
             saved.memory.save(self.path / f"memory-{saved.phase:02d}.mrdc")
         write_checkpoint(self.path / f"phase-{saved.phase:02d}.safetensors", saved.checkpoint)
@@ -136,6 +144,8 @@ class RunFolder(Keeper):
         file = folder / f"{key}.safetensors"
         with (folder / f"{key}.lock").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
+            for left in folder.glob(f".{file.name}.*.tmp"):  # by processes that were killed
+                left.unlink(missing_ok=True)
             found = None
             with suppress(CheckpointError):
                 found = read_checkpoint(file) if file.exists() else None
@@ -190,8 +200,27 @@ def last_line(path: Path) -> dict[str, Any] | None:
         return None
     lines = path.read_bytes().splitlines(keepends=True)
     whole = [line for line in lines if line.endswith(b"\n")]
-    found: dict[str, Any] | None = json.loads(whole[-1]) if whole else None
-    return found
+    try:
+        found = json.loads(whole[-1]) if whole else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_config(path: Path) -> dict[str, Any] | None:
+    """Settings that a run folder was begun with; None where there are none yet.
+
+    Raises:
+        OutputError: somebody else's config.json.
+    """
+    file = path / CONFIG
+    if not file.exists():
+        return None
+    try:
+        settings: dict[str, Any] = json.loads(file.read_text())["settings"]
+        return dict(settings)
+    except (ValueError, KeyError, TypeError, OSError):
+        raise OutputError(f"{file}: is not of a run; name another --out") from None
 
 
 def refuse_changes(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
@@ -202,7 +231,7 @@ def refuse_changes(path: Path, then: dict[str, Any], now: dict[str, Any]) -> Non
     """
     before, after = flat(then), flat(now)
     changes = [
-        f"{name}: {before.get(name)} there, {after.get(name)} now"
+        f"{flag(name)}: {before.get(name)} there, {after.get(name)} now"
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
     ]
@@ -211,6 +240,13 @@ def refuse_changes(path: Path, then: dict[str, Any], now: dict[str, Any]) -> Non
             f"{path}: was begun with other settings ({'; '.join(changes)}); use them, or name "
             "another --out"
         )
+
+
+def flag(name: str) -> str:
+    """How a setting is written on the command line."""
+    if name == "stream":
+        return "images, classes or phases"
+    return "--set" if name == "options" else f"--{name.replace('_', '-')}"
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -235,9 +271,10 @@ def rounded(value: Any) -> Any:
 
 def drop_oldest(folder: Path) -> None:
     """Keep the shared first phases within the size of a cache."""
-    files = sorted(folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime)
-    total = 0
-    for file in files:
-        total += file.stat().st_size
-        if total > CACHE_BYTES:
-            file.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):  # another process may be dropping them, too
+        files = sorted(folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime)
+        total = 0
+        for file in files:
+            total += file.stat().st_size
+            if total > CACHE_BYTES:
+                file.unlink(missing_ok=True)

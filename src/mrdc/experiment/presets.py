@@ -89,11 +89,13 @@ def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset:
 def _textures(name: str) -> Preset:
     """A few minutes without a GPU."""
     settings = recipe(name)
-    train = replace(settings.train, epochs=20, batch_size=16)
+    train = replace(settings.train, epochs=30, batch_size=16)
     memory = replace(settings.memory, budget="8/class")
+    options = ("base=5",) if settings.method == "lucir" else ()  # as LUCIR does for small images
     settings = replace(
-        settings, data="textures", network="resnet18-narrow", train=train, memory=memory
-    )
+        settings, data="textures", network="resnet18-narrow", train=train, memory=memory,
+        options=options,
+    )  # fmt: skip
     return Preset(settings, f"{name} on built-in synthetic images, 5 phases")
 
 

@@ -1,6 +1,5 @@
 """`run`: one experiment from settings to result, in a folder that can be gone on with."""
 
-import json
 import math
 import os
 import platform
@@ -9,22 +8,24 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mrdc import __version__
+from mrdc.budget import parse_budget
 from mrdc.data import DATASETS, make_stream, open_splits
 from mrdc.data.textures import SIDE
 from mrdc.errors import UsageError
-from mrdc.exemplars import ORIGINAL, fixed_quality
+from mrdc.exemplars import ORIGINAL, Exemplars, fixed_quality
 from mrdc.experiment.folder import (
-    CONFIG,
     RESULTS,
     Listener,
     RunFolder,
     last_line,
+    read_config,
     refuse_changes,
 )
 from mrdc.learner import make_method, pick_device, run_phases
@@ -67,10 +68,13 @@ def run(
     )
     settings = replace(settings, size=settings.size or usual_size(settings.data))
     decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
-    done = finished(path)
-    if done is not None:
-        refuse_changes(path, json.loads((path / CONFIG).read_text())["settings"], decisive)
+    done, known = finished(path), read_config(path)
+    if done is not None and known is not None:
+        refuse_changes(path, known, decisive)
         return done
+    method = make_method(settings)
+    if method.replays:
+        Exemplars(settings, stream, method.arrange).check()
     about = machine()
     keeper = RunFolder(
         path,
@@ -78,9 +82,11 @@ def run(
         about,
         every=settings.checkpoint_seconds,
         cache=settings.cache,
-        listener=both(listener, tensorboard(path) if settings.tensorboard else None),
+        listener=listener,
     )
     try:
+        if settings.tensorboard:
+            keeper.listener = both(listener, tensorboard(path))
         phases = run_phases(settings, stream, keeper)
         found = {
             "name": name,
@@ -181,22 +187,30 @@ def check(settings: RunSettings) -> None:
         UsageError: with the flag and what it takes.
     """
     train = settings.train
-    for flag, value, least in (
+    least: tuple[tuple[str, float | None, float], ...] = (
         ("--phases", settings.phases, 1),
         ("--train.epochs", train.epochs, 1),
         ("--train.batch-size", train.batch_size, 2),
+        ("--train.momentum", train.momentum, 0),
+        ("--train.weight-decay", train.weight_decay, 0),
+        ("--train.brightness", train.brightness, 0),
         ("--seed", settings.seed, 0),
-        ("--size", settings.size or 224, 16),
-        ("--threads", settings.threads or 1, 1),
-    ):
-        if value < least:
-            raise UsageError(f"{flag} must be {least} or more, got {value}")
+        ("--size", settings.size, 16),
+        ("--threads", settings.threads, 1),
+    )
+    for flag, value, bound in least:
+        if value is not None and not value >= bound:
+            raise UsageError(f"{flag} must be {bound:g} or more, got {value}")
     if not train.lr > 0:
         raise UsageError(f"--train.lr must be above 0, got {train.lr}")
-    if settings.resident == "gpu" and pick_device(settings.device).type != "cuda":
+    device = pick_device(settings.device).type
+    if settings.resident == "gpu" and device != "cuda":
         raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")
-    if settings.precision == "bf16" and pick_device(settings.device).type != "cuda":
+    if settings.precision == "bf16" and device != "cuda":
         raise UsageError("--precision bf16 needs a CUDA device; use auto or fp32")
+    if settings.tensorboard and find_spec("tensorboard") is None:
+        raise UsageError("--tensorboard needs it: pip install mrdc[tensorboard]")
+    parse_budget(settings.memory.budget, original_bytes=1.0)
     fixed_quality(settings.memory)
     make_method(settings)
 
@@ -204,6 +218,8 @@ def check(settings: RunSettings) -> None:
 def decisive_settings(settings: RunSettings) -> dict[str, Any]:
     """What decides the numbers, as JSON values."""
     values = {name: value for name, value in asdict(settings).items() if name not in FREE}
+    if Path(settings.data).exists():
+        values["data"] = str(Path(settings.data).resolve())
     return {name: _plain(value) for name, value in values.items()}
 
 
@@ -266,15 +282,9 @@ def both(first: Listener, second: Listener | None) -> Listener:
 
 
 def tensorboard(path: Path) -> Callable[[str, dict[str, Any]], None]:
-    """A listener that writes TensorBoard events.
+    """A listener that writes TensorBoard events."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    Raises:
-        UsageError: TensorBoard is not installed.
-    """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("--tensorboard needs it: pip install mrdc[tensorboard]") from None
     writer = SummaryWriter(str(path / "tensorboard"))
     steps = 0
 

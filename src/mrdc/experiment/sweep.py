@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -14,7 +15,7 @@ from typing import Any
 
 from mrdc.errors import MrdcError, UsageError
 from mrdc.experiment.config import at, grid, named
-from mrdc.experiment.presets import Preset
+from mrdc.experiment.run import check
 from mrdc.settings import RunSettings
 from mrdc.store import output_errors, whole_file
 
@@ -26,8 +27,7 @@ class Cell:
     """One run of a sweep: where it stands in the grid, and its settings."""
 
     place: dict[str, str]
-    name: str
-    preset: Preset
+    recipe: str
     settings: RunSettings
     folder: Path
 
@@ -56,10 +56,20 @@ def cells(
         for axis, value in place.items():
             if axis != "recipe":
                 settings = at(settings, axis, value)
+        check(settings)
         label = ",".join(f"{axis.rpartition('.')[2]}={value}" for axis, value in place.items())
-        folder = out / label.replace("/", "_").replace(" ", "_")
-        made.append(Cell(place, recipe, named(recipe)[1], settings, folder))
-    return made
+        made.append(Cell(place, named(recipe).recipe, settings, out / _file_name(label)))
+    folders = [cell.folder for cell in made]
+    return [
+        replace(cell, folder=folder.with_name(f"{folder.name}-{number}"))
+        if folders.index(folder) < number
+        else cell
+        for number, (cell, folder) in enumerate(zip(made, folders, strict=True))
+    ]
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^\w.,=+-]", "_", label)
 
 
 def sweep(
@@ -72,11 +82,18 @@ def sweep(
     Raises:
         SweepError: some failed, which are named; the others are finished first.
     """
-    limit = jobs or usual_jobs(len(made))
+    limit = usual_jobs(len(made)) if jobs is None else jobs
     if limit < 1:
         raise UsageError(f"--jobs must be 1 or more, got {limit}")
+    children: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(limit) as pool:
-        results = list(pool.map(lambda cell: _run(cell, tell), made))
+        try:
+            results = list(pool.map(lambda cell: _run(cell, tell, children), made))
+        except BaseException:  # interrupted: so are the runs, which can go on later
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in children:
+                child.terminate()
+            raise
     failed = [cell for cell, result in zip(made, results, strict=True) if "error" in result]
     if failed:
         first = results[made.index(failed[0])]["error"]
@@ -86,7 +103,11 @@ def sweep(
     return results
 
 
-def _run(cell: Cell, tell: Callable[[Cell, dict[str, Any] | None], None]) -> dict[str, Any]:
+def _run(
+    cell: Cell,
+    tell: Callable[[Cell, dict[str, Any] | None], None],
+    children: list[subprocess.Popen[str]],
+) -> dict[str, Any]:
     """One run in a process of its own; its result, or {"error": its last words}."""
     tell(cell, None)
     with output_errors(cell.folder):
@@ -95,11 +116,14 @@ def _run(cell: Cell, tell: Callable[[Cell, dict[str, Any] | None], None]) -> dic
     with whole_file(file) as written:
         written.write(json.dumps(_as_json(cell)).encode())
     command = [sys.executable, "-m", "mrdc", "run", str(file), "--json", "--out", str(cell.folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
+        children.append(child)
+        printed, said = child.communicate()
+    if child.returncode:
+        last = (said.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         return {"error": last.removeprefix("mrdc: ")}
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(printed)
     tell(cell, result)
     return result
 
@@ -108,7 +132,7 @@ def _as_json(cell: Cell) -> dict[str, Any]:
     values = asdict(cell.settings)
     values = {name: value for name, value in values.items() if name not in ("out", "method")}
     plain = json.loads(json.dumps(values, default=str))
-    return {"recipe": cell.name, **plain}
+    return {"recipe": cell.recipe, **plain}
 
 
 def usual_jobs(count: int) -> int:

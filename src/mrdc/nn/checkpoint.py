@@ -1,5 +1,6 @@
 """Networks in files: safetensors, with what is needed to build them again."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -71,11 +72,21 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     }
     metadata = {
         "format": FORMAT,
+        "sha256": digest(flat),
         "architecture": json.dumps(asdict(checkpoint.architecture)),
         "about": json.dumps(checkpoint.about),
     }
     with whole_file(path) as file:
         file.write(save(flat, metadata))
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names and values."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -89,12 +100,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
             metadata: Mapping[str, str] = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise CheckpointError(f"{path}: not a checkpoint of mrdc")
-            tensors: dict[str, dict[str, Tensor]] = {}
-            for key in file.keys():  # noqa: SIM118
-                group, _, name = key.partition("/")
-                tensors.setdefault(group, {})[name] = file.get_tensor(key)
+            flat = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read as a checkpoint ({error})") from None
+    if digest(flat) != metadata.get("sha256"):
+        raise CheckpointError(f"{path}: does not match its checksum: damaged")
+    tensors: dict[str, dict[str, Tensor]] = {}
+    for key, value in flat.items():
+        group, _, name = key.partition("/")
+        tensors.setdefault(group, {})[name] = value
     fields = json.loads(metadata["architecture"])
     fields["classes"] = tuple(fields["classes"])
     return Checkpoint(Architecture(**fields), tensors, json.loads(metadata["about"]))
