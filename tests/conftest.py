@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: its idle threads shall sleep
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: its idle threads shall sleep
 
 import numpy as np
 import pytest

@@ -4,9 +4,9 @@ import os
 import signal
 import sys
 
-# Threads of torch that wait shall sleep, not spin: those that decode need the cores. Torch reads
+# Threads of torch that wait shall soon sleep, not spin on: others need the cores. Torch reads
 # this when it is first imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 def main() -> None:
