@@ -1,6 +1,7 @@
 """Small images and a cheap embedding that every test can use."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: its idle threads shall sleep
@@ -60,3 +61,14 @@ def make_photos(root: Path, classes: int, images: int) -> Path:
 def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's feature cache."""
     monkeypatch.setenv("MRDC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def seeded() -> Iterator[None]:
+    """Torch's generator, and one thread for small work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+    torch.set_num_threads(threads)

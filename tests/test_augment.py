@@ -1,7 +1,6 @@
 """Training views in batches, against torchvision's draws and our own crops one by one."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,19 +15,10 @@ from mrdc.augment import Crops, crop_batch, draw_crops, weights
 from mrdc.views import resize, tensor
 from tests.conftest import pixels
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 DRAWS = 20_000
 SIDES = st.integers(1, 60)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    """Torch's generator, and one thread for small work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-    torch.set_num_threads(threads)
 
 
 def draw(height: int, width: int, count: int, seed: int = 0) -> Crops:

@@ -19,15 +19,7 @@ Batch = tuple[Tensor, Tensor]
 PLAIN = TrainSettings(epochs=3, lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=4)
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    """Torch's generator, and one thread for small work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @dataclass

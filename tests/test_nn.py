@@ -1,7 +1,6 @@
 """Networks: backbones against torchvision's, heads by hand, checkpoints in files."""
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,16 +24,7 @@ from mrdc.nn.heads import LSC, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, normalised
 from mrdc.nn.resnet import Block, ResNet, Stem, Variant
 
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    """Weights and images are drawn, but always the same ones; one thread is enough for them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def convolutions(network: nn.Module) -> list[nn.Module]:
