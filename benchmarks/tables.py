@@ -102,7 +102,7 @@ def compared() -> None:
         if run["budget"] != "5/class":  # that budget has a table of its own
             groups.setdefault(same(run), []).append(run)
     head = ["data", "recipe", "phases", "runs", "ours, %", "the paper, %", "last, %"]
-    rows: list[list[object]] = [[*head, "forgetting", "quality", "images held"]]
+    rows: list[list[object]] = [[*head, "forgetting", "quality", "images held", "by seed"]]
     for (label, name, sizes, *_), runs in groups.items():
         assert isinstance(sizes, int) and isinstance(name, str)
         column = COLUMNS.index(("cub", sizes - 1)) if label == "cub256" else None
@@ -116,6 +116,8 @@ def compared() -> None:
                 f"{mean(run['average_forgetting'] for run in runs):.2f}",
                 ", ".join(sorted({str(run["quality"] or "original") for run in runs})),
                 f"{mean(run['memory']['items'] for run in runs):,.0f}",
+                ", ".join(f"{run['average_incremental_accuracy']:.2f}"
+                          for run in sorted(runs, key=lambda run: int(run["seed"]))),
             ]
         )  # fmt: skip
     table(*rows)
@@ -131,7 +133,9 @@ def grids() -> None:
         for row in run["volume_ratios"]
     }
     head = ["quality", "images held", "averaged, %", "last, %", "forgetting"]
-    rows: list[list[object]] = [[*head, "R_q after phase 0", "R_q, mean of the phases"]]
+    rows: list[list[object]] = [
+        [*head, "R_q after phase 0", "R_q, mean of the phases", "mean R_q of 25 along this run"]
+    ]
     for run in runs:
         ratio = ratios[run["quality"]]
         rows.append(
@@ -140,6 +144,7 @@ def grids() -> None:
                 f"{run['average_incremental_accuracy']:.2f}", f"{run['accuracy'][-1]:.2f}",
                 f"{run['average_forgetting']:.2f}", f"{ratio['by_phase'][0]:.2f}",
                 f"{ratio['mean']:.2f}",
+                *(f"{r['mean']:.2f}" for r in run["volume_ratios"] if r["quality"] == 25),
             ]
         )  # fmt: skip
     table(*rows)

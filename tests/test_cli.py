@@ -643,6 +643,16 @@ def test_weights_that_are_no_numbers_any_more(recipe: str, photos: Path, tmp_pat
     assert process.text("err").count("\n") == 1
 
 
+def test_a_bad_image_is_found_before_any_training(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last of the last class: nothing is begun that would stop at it."""
+    (photos / "class2" / "07.jpg").write_bytes(b"junk")
+    given = ["run", "lucir", "--data", photos, *SHORT, "--out", tmp_path / "run"]
+    assert "class2/07.jpg: not an image" in refused(capsys, *given)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_last_batch_of_one_image(photos: Path, tmp_path: Path) -> None:
     """Nine images in batches of eight, of 32 px through a 7x7 stem."""
     for file in (photos / "class0").iterdir():

@@ -197,7 +197,7 @@ def readable(seen: Survey) -> list[int]:
     photos = seen.images.all_photos
     progress = seen.progress("checking", len(photos))
     with workers(seen.settings.threads) as pool:
-        for index, (_, error) in enumerate(ordered(pool, _problem, photos)):
+        for index, (_, error) in enumerate(ordered(pool, problem, photos)):
             progress(1)
             if error is None:
                 good.append(index)
@@ -206,7 +206,20 @@ def readable(seen: Survey) -> list[int]:
     return good
 
 
-def _problem(photo: Photo) -> ImageError | None:
+def check_readable(photos: Sequence[Photo], threads: int | None) -> None:
+    """Refuse the first photo that cannot be read, before work that would stop at it.
+
+    Raises:
+        ImageError: that photo.
+    """
+    with workers(threads) as pool:
+        for _, error in ordered(pool, problem, photos):
+            if error is not None:
+                raise error
+
+
+def problem(photo: Photo) -> ImageError | None:
+    """Why a photo cannot be read, if it cannot."""
     try:
         data = photo.load()
         if isinstance(data, bytes):

@@ -32,6 +32,7 @@ from mrdc.learner import make_method, pick_device, run_phases
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.quality import Candidate, choose_quality
 from mrdc.settings import RunSettings
+from mrdc.survey import check_readable
 
 # Where and how, not what. On a CPU these do not change the numbers; on a GPU, whose sums differ
 # from run to run anyway, kernels and the order of draws may.
@@ -73,8 +74,11 @@ def run(
         refuse_changes(path, known, decisive)
         return done
     method = make_method(settings)
-    if method.replays:
-        Exemplars(settings, stream, method.arrange).check()
+    if known is None:
+        if method.replays:
+            Exemplars(settings, stream, method.arrange).check()
+        for images in (stream.train, stream.test):
+            check_readable(images.all_photos, settings.threads)
     about = machine()
     keeper = RunFolder(
         path,
