@@ -130,11 +130,17 @@ def test_a_memory_gives_its_images_under_their_own_names() -> None:
 def test_every_image_comes_once_an_epoch(
     resident: Resident, sides: list[tuple[int, int]], batch_size: int, epoch: int
 ) -> None:
-    """With its own label, its own grey all over, in batches of the size asked for but the last."""
+    """With its own label, its own grey all over, in batches of the size asked for but the last.
+
+    A lone image at the end joins the batch before it: batch norm needs two.
+    """
     feed = open_feed(plain(sides), 8, CPU, resident, threads=2)
     assert len(feed) == len(sides)
     sizes = [len(labels) for _, labels in feed.epoch(batch_size, 0, epoch)]
-    assert sizes == [min(batch_size, len(sides) - n) for n in range(0, len(sides), batch_size)]
+    cut = [min(batch_size, len(sides) - n) for n in range(0, len(sides), batch_size)]
+    if len(cut) > 1 and cut[-1] == 1:
+        cut[-2:] = [batch_size + 1]
+    assert sizes == cut
     images, labels = everything(feed, 0, epoch, batch_size)
     assert sorted(labels.tolist()) == list(range(len(sides)))
     assert images.shape == (len(sides), 3, 8, 8)

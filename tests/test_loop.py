@@ -167,7 +167,7 @@ def test_everything_that_can_learn_does_by_default() -> None:
 
 def test_gradients_come_back_after_an_error() -> None:
     """A loss that fails leaves no parameter frozen, and the model in evaluation mode."""
-    model = Small()
+    model = Small().eval()
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         raise RuntimeError("no")
@@ -195,13 +195,15 @@ def test_batch_norms_have_a_mode_of_their_own(norm: str) -> None:
         assert moved == (norm == "train")
 
 
-def test_a_model_ends_in_evaluation_mode() -> None:
-    """Whatever it was in."""
-    model = Small().train()
+def test_a_model_ends_in_the_mode_it_was_in() -> None:
+    """Evaluation after a stage of training; training, inside another stage."""
+    model = Small().eval()
     fit(model, cross_entropy(model), greys(), replace(PLAIN, epochs=1), seed=0)
     assert not any(module.training for module in model.modules())
-    with modes(model, "eval"):
-        assert model.training and not model.norm.training
+    with modes(model, "train"):
+        with modes(model, "eval"):
+            assert model.training and not model.norm.training
+        assert all(module.training for module in model.modules())
     assert not any(module.training for module in model.modules())
 
 

@@ -25,7 +25,8 @@ from mrdc.errors import TrainingError, UsageError
 from mrdc.feed import Examples, open_feed
 from mrdc.image import Photo
 from mrdc.keeping import Keeper
-from mrdc.learner import Run, architecture, make_method, pick_device
+from mrdc.learner import Run
+from mrdc.prepare import architecture, make_method, method_settings, pick_device
 from mrdc.loop import fit
 from mrdc.methods import METHODS
 from mrdc.methods.base import Lesson, Method, balanced, imprint
@@ -105,8 +106,8 @@ def lesson(**given: Any) -> Lesson:
     fields: dict[str, Any] = {
         "phase": 1, "old": 2, "new": 1, "model": nothing, "teacher": None, "train": Examples(),
         "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
-        "training": TrainSettings(epochs=3, batch_size=4), "fit": nothing, "features": nothing,
-        "store": lambda: None, "preview": nothing, "build": nothing, "seed": len,
+        "training": TrainSettings(epochs=3, batch_size=4), "loss": nothing, "fit": nothing, "features": nothing,
+        "store": lambda: None, "preview": nothing, "build": nothing, "size": 32, "seed": len,
     }  # fmt: skip
     return Lesson(**fields | given)
 
@@ -429,13 +430,15 @@ def test_balanced_finetuning_trains_rows_alone(balance: Any, old_too: bool) -> N
     before, order = copy.deepcopy(net.state_dict()), list[int]()
     seen: list[TrainSettings] = []
     now = lesson(model=net, teacher=teacher, fit=training(net, seen))
+    now.loss = lambda x, y: method.loss(net, teacher, x, y)
 
     def store() -> None:
         now.memory = examples([0, 0, 0, 1, 1, 2, 2, 2])
         order.append(len(seen))
 
     now.store = store
-    LUCIR(balance=balance, balance_epochs=2, balance_lr=0.5).end_phase(now)
+    method = LUCIR(balance=balance, balance_epochs=2, balance_lr=0.5)
+    method.end_phase(now)
     changed = {n for n, value in net.state_dict().items() if not torch.equal(value, before[n])}
     assert changed == {"head.new", *(["head.old"] if old_too else [])}
     assert not cast(Split, net.head).old.requires_grad
@@ -898,7 +901,9 @@ def test_podnet_finetunes_all_proxies_and_nothing_else(norm: Any) -> None:
         model=net, teacher=teacher, fit=training(net, seen), memory=examples([0, 0, 0, 1, 1]),
         preview=lambda: examples([2, 2, 2, 2]), store=lambda: order.append(len(seen)),
     )  # fmt: skip
-    PODNet(finetune_epochs=2, finetune_norm=norm).end_phase(now)
+    method = PODNet(finetune_epochs=2, finetune_norm=norm)
+    now.loss = lambda x, y: method.loss(net, teacher, x, y)
+    method.end_phase(now)
     changed = {n for n, value in net.state_dict().items() if not torch.equal(value, before[n])}
     assert {n for n in changed if "running" not in n and "num_batches" not in n} == {
         "head.old", "head.new",
@@ -985,7 +990,7 @@ def test_settings_of_a_method_are_read_as_their_fields_are() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_setting_of_every_method_can_be_given(method: str) -> None:
     """As it is printed."""
-    fields = {name: value for name, value in vars(METHODS[method]()).items() if name[-1] != "_"}
+    fields = method_settings(METHODS[method]())
     options = tuple(f"{name}={value}" for name, value in fields.items())
     made = make_method(RunSettings("x", method=method, options=options))
     assert made == METHODS[method]()

@@ -50,6 +50,13 @@ def draw_crops(
     return Crops(top, left, h, w, rng.random(n) < 0.5)
 
 
+def centre_crops(height: NDArray[np.int64], width: NDArray[np.int64], size: int) -> Crops:
+    """The evaluation view, `views.centre_crop`, as crops of images of these sizes."""
+    side = (np.minimum(height, width) * (size / round(size * 256 / 224))).astype(np.float32)
+    top, left = (((edge - side) / 2).astype(np.float32) for edge in (height, width))
+    return Crops(top, left, side, side, np.zeros(len(height), bool))
+
+
 def _largest(height: NDArray[np.int64], width: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """The centre crop for images too long or too tall for ten tries."""
     tall, wide = width / height < 3 / 4, width / height > 4 / 3

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mrdc.errors import UsageError
+from mrdc.errors import BudgetError, UsageError
 
 UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -46,6 +46,21 @@ class Budget:
             "originals": total / self.original_bytes if self.original_bytes else None,
             "original_bytes": self.original_bytes,
         }
+
+    def less(self, charge: int, classes: int) -> "Budget":
+        """What is left for images when so many classes share a charge of some bytes.
+
+        Raises:
+            BudgetError: nothing.
+        """
+        unit = self.original_bytes or 1
+        per = {"bytes": 1.0, "originals": unit, "class": unit * classes}[self.unit]
+        if charge / per >= self.amount:
+            raise BudgetError(
+                f"the budget {self} is {self.total_bytes(classes):,} bytes for {classes} classes, "
+                f"but {charge:,} are charged for further parameters of the network: raise it"
+            )
+        return replace(self, amount=self.amount - charge / per)
 
     def total_bytes(self, classes: int) -> int:
         """Bytes that so many classes may hold together."""

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from mrdc.data.images import ImageSet
 from mrdc.data.protocol import Stream
 from mrdc.embedding import Embedder, embed
 from mrdc.errors import BudgetError, UsageError, VolumeError
+from mrdc.image import Photo, Pixels
 from mrdc.memory import ReplayMemory
 from mrdc.planning import UNLIMITED, Measured, measure, ranking_for
 from mrdc.quality import choose_quality, judge
@@ -24,7 +25,10 @@ from mrdc.settings import MemorySettings, PlanSettings, RunSettings
 from mrdc.survey import Survey, quiet
 
 ORIGINAL = "original"
+FILE_QUALITY = 95  # of a JPEG made of pixels that are to stand among original files
 Arrange = Callable[[list[str], list[int], int], list[int]]
+Instead = Mapping[tuple[int, str], Pixels]  # pixels by label and name
+NOTHING: Instead = {}
 
 
 @dataclass
@@ -33,17 +37,21 @@ class Exemplars:
 
     Attributes:
         arrange: the method's say in the order in which a class is stored.
+        charge: bytes of the budget that are not for images.
         candidates: what was measured after the last phase.
     """
 
     settings: RunSettings
     stream: Stream
     arrange: Arrange
+    charge: int = 0
     candidates: list[Measured] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.budget = parse_budget(self.settings.memory.budget, self.stream.original_bytes)
+        whole = parse_budget(self.settings.memory.budget, self.stream.original_bytes)
+        self.budget = whole.less(self.charge, len(self.stream.classes)) if self.charge else whole
         self.codec, self.quality = fixed_quality(self.settings.memory)
+        self.chosen = self.settings.memory.quality not in ("auto", "dynamic")
         self.memory = self._empty()
 
     def restore(self, memory: ReplayMemory) -> None:
@@ -51,31 +59,40 @@ class Exemplars:
         memory.class_names = dict(enumerate(self.stream.classes))
         self.memory = memory
         self.codec, self.quality = memory.codec, memory.quality
+        self.chosen = self.settings.memory.quality != "dynamic"
 
-    def store(self, phase: int, embedder: Embedder, clock: Clock) -> None:
+    def store(
+        self, phase: int, embedder: Embedder, clock: Clock, instead: Instead = NOTHING
+    ) -> None:
         """Measure R_q, choose a quality where one is to be chosen, add the phase's classes.
 
         Raises:
             BudgetError: nothing that passes fits.
         """
-        memory = self.settings.memory
         seen, rankings = self._survey(phase, embedder, clock)
-        with clock.part("volume_ratio"):
-            tried = [self._measure(seen, *pair, rankings) for pair in self._space()]
-            self.candidates = judge(tried, memory.rule, memory.epsilon)
-            if memory.quality == "dynamic" or (memory.quality == "auto" and phase == 0):
-                self._choose()
+        self._judge(seen, rankings, clock)
         with clock.part("encode"):
-            self._fill(self.memory, phase, seen, rankings)
+            self._fill(self.memory, phase, seen, rankings, instead)
 
     def preview(self, phase: int, embedder: Embedder, clock: Clock) -> ReplayMemory:
         """Exemplars of the phase's classes alone, as they would be chosen now."""
         seen, rankings = self._survey(phase, embedder, clock)
+        if not self.chosen:
+            self._judge(seen, rankings, clock)
         scratch = self._empty()
         scratch.budget = seen.budget
         with clock.part("encode"):
-            self._fill(scratch, phase, seen, rankings)
+            self._fill(scratch, phase, seen, rankings, NOTHING)
         return scratch
+
+    def _judge(self, seen: Survey, rankings: list[Ranking], clock: Clock) -> None:
+        memory = self.settings.memory
+        with clock.part("volume_ratio"):
+            tried = [self._measure(seen, *pair, rankings) for pair in self._space()]
+            self.candidates = judge(tried, memory.rule, memory.epsilon)
+            if not self.chosen:
+                self._choose()
+                self.chosen = memory.quality == "auto"
 
     def check(self) -> None:
         """Refuse, before any training, a budget too small for one image of every class.
@@ -155,7 +172,12 @@ class Exemplars:
         self.codec, self.quality = CODECS[chosen.codec], chosen.quality
 
     def _fill(
-        self, memory: ReplayMemory, phase: int, seen: Survey, rankings: list[Ranking]
+        self,
+        memory: ReplayMemory,
+        phase: int,
+        seen: Survey,
+        rankings: list[Ranking],
+        instead: Instead,
     ) -> None:
         order = rankings
         if self.settings.memory.pairing == "independent":
@@ -166,9 +188,22 @@ class Exemplars:
         start = self.stream.phases[phase].start
         photos = enumerate(zip(seen.images.photos, order, strict=True), start)
         memory.add(
-            {label: [of_class[index] for index in ranks] for label, (of_class, ranks) in photos},
+            {
+                label: [self._stored(label, of_class[index], instead) for index in ranks]
+                for label, (of_class, ranks) in photos
+            },
             threads=self.settings.threads,
         )
+
+    def _stored(self, label: int, photo: Photo, instead: Instead) -> Photo:
+        """An image, with other pixels if there are any; they become a file among originals."""
+        pixels = instead.get((label, photo.id))
+        if pixels is None:
+            return photo
+        data: bytes | Pixels = pixels
+        if self.codec.name == ORIGINAL:
+            data = CODECS["jpeg"].encode(pixels, FILE_QUALITY)
+        return Photo(photo.id, lambda: data)
 
 
 def plan_settings(settings: RunSettings) -> PlanSettings:

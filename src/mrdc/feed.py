@@ -1,22 +1,23 @@
 """What training reads: examples, kept encoded, decoded in RAM, or decoded on the GPU."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc.augment import compiled_crop, crop_batch, draw_crops
+from mrdc.augment import centre_crops, compiled_crop, crop_batch, draw_crops
 from mrdc.data.images import ImageSet
 from mrdc.image import Photo, decode
-from mrdc.loading import Images, batches
+from mrdc.loading import Images, batches, grouped
 from mrdc.memory import ReplayMemory
 from mrdc.threads import ordered, workers
-from mrdc.views import resize, tensor
+from mrdc.views import centre_crop, resize, tensor, train_crop
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
 SHARE = 0.4  # of the free memory that `auto` will take for decoded images
@@ -73,14 +74,50 @@ class _Encoded:
         return self.memory.encoded(self.index)
 
 
+Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Companions:
+    """Further images that come along with every batch, out of the same examples.
+
+    Attributes:
+        choose: from the places of a batch, and a generator, to those of its companions.
+        count: of companions that the network sees together with a batch; 0 if it does not.
+        cropped: at random, as the batch is (an image looks the same all through an epoch);
+            else as in evaluation.
+    """
+
+    choose: Callable[[Places, np.random.Generator], Places]
+    count: int
+    cropped: bool
+
+
 class Feed(Protocol):
     """Endless training views of some examples."""
 
+    companions: Companions | None
+
     def __len__(self) -> int: ...
 
-    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled, cropped and mirrored batches (n, 3, size, size) of 0 to 255, and labels."""
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        """Shuffled, cropped and mirrored batches (n, 3, size, size) of 0 to 255, and labels.
+
+        Companions' images, and their places, come after these.
+        """
         ...
+
+
+def in_batches(order: Places, batch_size: int) -> list[Places]:
+    """An order cut into batches; a lone last one joins those before: batch norm needs two."""
+    last = len(order) - 1
+    cuts = [cut for cut in range(batch_size, len(order), batch_size) if cut != last]
+    return np.split(order, cuts)
+
+
+def chosen(companions: Companions | None, batch: Places, rng: np.random.Generator) -> Places:
+    """Places of the companions of a batch; none where nobody asked for any."""
+    return batch[:0] if companions is None else companions.choose(batch, rng)
 
 
 @dataclass
@@ -92,16 +129,39 @@ class HostFeed:
     size: int
     device: torch.device
     threads: int | None = None
+    companions: Companions | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in batches(
-            self.images, self.labels, batch_size, self.size, True,
-            seed=seed, epoch=epoch, threads=self.threads,
-        ):  # fmt: skip
-            yield images.to(self.device), labels.to(self.device)
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        order = np.arange(len(self))
+        rng = np.random.default_rng((seed, epoch))
+        rng.shuffle(order)
+        batches = in_batches(order, batch_size)
+        companions = [chosen(self.companions, batch, rng) for batch in batches]
+        cropped = self.companions is None or self.companions.cropped
+
+        def view(job: tuple[int, bool]) -> Tensor:
+            index, cropped = job
+            image = self.images[index][0]
+            if not cropped:
+                return centre_crop(image, self.size)
+            return train_crop(image, self.size, np.random.default_rng((seed, epoch, index)))
+
+        jobs = [
+            [*((i, True) for i in batch.tolist()), *((i, cropped) for i in more.tolist())]
+            for batch, more in zip(batches, companions, strict=True)
+        ]
+        labels = torch.tensor(self.labels)
+        made = grouped(view, jobs, self.threads)
+        for batch, more, views in zip(batches, companions, made, strict=True):
+            images = views.to(self.device)
+            x, y = images[: len(batch)], labels[batch].to(self.device)
+            if self.companions is None:
+                yield x, y
+            else:
+                yield x, y, images[len(batch) :], torch.from_numpy(more).to(self.device)
 
 
 @dataclass
@@ -131,6 +191,7 @@ class GpuFeed:
         compiled: bool = False,
     ):
         self.size, self.compiled = size, compiled
+        self.companions: Companions | None = None
         self.labels = torch.tensor(examples.labels, device=device)
         self.sides = np.empty((len(examples), 2), np.int64)
         self.images = torch.empty(len(examples), 0, 3, 0, dtype=torch.uint8, device=device)
@@ -158,17 +219,39 @@ class GpuFeed:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
         rng = np.random.default_rng((seed, epoch))
-        device = self.images.device
-        crops = np.stack(draw_crops(self.sides[:, 0], self.sides[:, 1], rng)).astype(np.float32)
-        crops_there = torch.from_numpy(crops).to(device)
-        order = torch.from_numpy(rng.permutation(len(self))).to(device)
-        for index in torch.split(order, batch_size):
-            images = self.images.index_select(0, index).permute(0, 2, 1, 3)
-            full = len(index) == batch_size
+        height, width = self.sides[:, 0], self.sides[:, 1]
+        crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
+        batches = in_batches(rng.permutation(len(self)), batch_size)
+        companions = [chosen(self.companions, batch, rng) for batch in batches]
+        others = crops
+        if self.companions is not None and not self.companions.cropped:
+            centres = centre_crops(height, width, self.size)
+            others = self._send(np.stack(centres).astype(np.float32))
+        for index, more in zip(self._sent(batches), self._sent(companions), strict=True):
+            x, y = self._views(crops, index, batch_size), self.labels[index]
+            if self.companions is None:
+                yield x, y
+            else:
+                yield x, y, self._views(others, more, batch_size), more
+
+    def _views(self, crops: Tensor, index: Tensor, batch_size: int) -> Tensor:
+        """Crops of these images, as many at once as a batch has."""
+        views = []
+        for part in torch.split(index, batch_size):
+            images = self.images.index_select(0, part).permute(0, 2, 1, 3)
+            full = len(part) == batch_size
             crop = compiled_crop() if self.compiled and full else crop_batch
-            yield crop(images, crops_there[:, index], self.size), self.labels[index]
+            views.append(crop(images, crops[:, part], self.size))
+        return views[0] if len(views) == 1 else torch.cat(views)
+
+    def _sent(self, groups: list[Places]) -> tuple[Tensor, ...]:
+        """Places on the device, sent together."""
+        return torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
+
+    def _send(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(self.images.device)
 
 
 def open_feed(

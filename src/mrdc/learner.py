@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,20 +14,17 @@ from torch import Tensor
 from mrdc.clock import Clock
 from mrdc.data.protocol import Stream
 from mrdc.embedding import Embedder, embed, exact, network_embedder
-from mrdc.errors import TrainingError, UsageError
-from mrdc.exemplars import Exemplars
-from mrdc.feed import Examples, Views, from_images, from_memory, open_feed
-from mrdc.image import Photo
+from mrdc.errors import TrainingError
+from mrdc.exemplars import NOTHING, Exemplars, Instead
+from mrdc.feed import Companions, Examples, Feed, Views, from_images, from_memory, open_feed
 from mrdc.keeping import Keeper, Partial, Saved
-from mrdc.loop import Epoch, Stop, fit
-from mrdc.methods import METHODS, Lesson, Method
-from mrdc.nn.checkpoint import Architecture, Checkpoint
+from mrdc.loop import Epoch, Loss, Stop, fit
+from mrdc.methods import Lesson
+from mrdc.nn.checkpoint import Checkpoint
 from mrdc.nn.net import Compiled, Net, compiled
-from mrdc.registry import lookup
+from mrdc.prepare import architecture, content_digest, extra_bytes, make_method, pick_device
 from mrdc.settings import RunSettings, TrainSettings
-from mrdc.threads import ordered, workers
 
-WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}
 WORTH_COMPILING = 1_500_000  # images to train on that repay it
 
 
@@ -68,8 +65,10 @@ class Run:
         self.architecture = architecture(settings, self.method)
         self.model = self.build()
         self.exemplars: Exemplars | None = None
+        self.extra_bytes = extra_bytes(self.architecture, self.method)
         if self.method.replays:
-            self.exemplars = Exemplars(settings, self.stream, self.method.arrange)
+            charge = self.extra_bytes if settings.memory.strict_budget else 0
+            self.exemplars = Exemplars(settings, self.stream, self.method.arrange, charge)
         size = self.architecture.size
         self.views = Views(size, self.device, settings.resident, settings.threads)
         self.clock = Clock()
@@ -99,12 +98,10 @@ class Run:
         saved = self.keeper.load()
         if saved is None:
             return 0
-        tensors, about = saved.checkpoint.tensors, saved.checkpoint.about
         self.model = saved.checkpoint.network().to(self.device)
         self.model = self.model.to(memory_format=torch.channels_last)
-        state = {name: value.to(self.device) for name, value in tensors.get("method", {}).items()}
-        self.method.load_state(state | about["method"])
-        self.results = about["results"]
+        self._load_method(saved.checkpoint)
+        self.results = saved.checkpoint.about["results"]
         if self.exemplars is not None and saved.memory is not None:
             self.exemplars.restore(saved.memory)
         for phase in range(saved.phase + 1):
@@ -114,7 +111,9 @@ class Run:
     def learn(self, phase: int) -> None:
         """Train, store, evaluate, and keep what came of it."""
         clock = self.clock = Clock()
-        self.stages, self.trained = 0, 0
+        self.stages: list[Examples] = []  # of the phase; the main one first
+        self.feeds: dict[int, Feed] = {}  # of stages that will go on
+        self.trained = 0
         self.first_phase: dict[str, Any] = {}
         start = self.start = time.perf_counter()
         lesson = self._lesson(phase)
@@ -130,6 +129,7 @@ class Run:
             self.model = lesson.model
         with clock.part("train"):
             self._train(lesson)
+        self.feeds.clear()
         with clock.part("finish"):
             self.method.end_phase(lesson)
         with clock.part("evaluate"):
@@ -140,6 +140,7 @@ class Run:
             "classes": self.stream.seen(phase),
             **scores,
             **self._memory_json(),
+            **({"report": report} if (report := self.method.report()) else {}),
             "trained_images": self.trained,
             **self.first_phase,
             "seconds": time.perf_counter() - start + self.elapsed,
@@ -155,11 +156,11 @@ class Run:
         held = Examples() if self._memory is None else from_memory(self._memory)
         if phase:
             frozen = self.model.frozen()
-            if self.teacher is None:
-                self.teacher = frozen
-            else:
+            if self.teacher is not None and self.teacher.body == frozen.body:
                 self.teacher.become(frozen)  # what was compiled for it stays good
-        lesson = Lesson(
+            else:
+                self.teacher = frozen
+        self.lesson = Lesson(
             phase=phase,
             old=labels.start,
             new=len(labels),
@@ -170,14 +171,16 @@ class Run:
             memory=held,
             images=self.stream.train.pick(range(labels.stop)),
             training=self.settings.train,
+            loss=lambda *batch: self.method.loss(self.model, self.teacher, *batch),
             fit=self._fit,
             features=self._features,
-            store=lambda: self._store(lesson),
+            store=self._store,
             preview=self._preview,
             build=self.build,
+            size=self.architecture.size,
             seed=self.seed,
         )
-        return lesson
+        return self.lesson
 
     @property
     def _memory(self) -> Any:
@@ -188,10 +191,10 @@ class Run:
             threads = self.settings.threads
             return embed(examples.photos, self.embedder, threads=threads)[0]
 
-    def _store(self, lesson: Lesson) -> None:
+    def _store(self, instead: Instead = NOTHING) -> None:
         assert self.exemplars is not None
-        self.exemplars.store(lesson.phase, self.embedder, self.clock)
-        lesson.memory = from_memory(self.exemplars.memory)
+        self.exemplars.store(self.phase, self.embedder, self.clock, instead)
+        self.lesson.memory = from_memory(self.exemplars.memory)
 
     def _preview(self) -> Examples:
         assert self.exemplars is not None
@@ -231,18 +234,24 @@ class Run:
         resume = None
         if partial is not None:
             self.model.load_state_dict(partial.checkpoint.tensors["model"])
+            self._load_method(partial.checkpoint)
             resume = Stop(partial.epoch, partial.momentum)
             self.elapsed = partial.checkpoint.about["elapsed"]
             self.trained = partial.checkpoint.about["trained"]
 
         def keep(stop: Stop) -> None:
-            self.keeper.save_partial(lambda: self._partial(stop))
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return self.method.loss(self.model, lesson.teacher, x, y)
+            self.method.end_epoch(lesson, stop.epoch - 1)
+            with self.clock.part("write"):
+                self.keeper.save_partial(lambda: self._partial(stop))
 
         with self._compiled(lesson):
-            self._fit(lesson.train, lesson.training, loss, resume=resume, keep=keep)
+            self._fit(lesson.train, lesson.training, lesson.loss, resume=resume, keep=keep,
+                      companions=lesson.companions)  # fmt: skip
+
+    def _load_method(self, checkpoint: Checkpoint) -> None:
+        tensors = checkpoint.tensors.get("method", {})
+        state = {name: value.to(self.device) for name, value in tensors.items()}
+        self.method.load_state(state | checkpoint.about["method"])
 
     @contextmanager
     def _compiled(self, lesson: Lesson) -> Iterator[None]:
@@ -251,9 +260,11 @@ class Run:
             self.settings.compile == "auto" and self._most_images() > WORTH_COMPILING
         )
         nets = [net for net in (self.model, lesson.teacher) if net is not None]
+        size = lesson.training.batch_size
+        sizes = {size, size + (lesson.companions.count if lesson.companions else 0)}
         for net in nets if wanted and self.bf16 else []:
             if net not in self.compiled:
-                self.compiled[net] = compiled(net, lesson.training.batch_size)
+                self.compiled[net] = compiled(net, sizes)
             net.compiled = self.compiled[net]
         try:
             yield
@@ -271,14 +282,16 @@ class Run:
         self,
         examples: Examples,
         training: TrainSettings,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: Loss,
         *,
         keep: Callable[[Stop], None] = lambda stop: None,
+        companions: Companions | None = None,
+        until: int | None = None,
         **options: Any,
-    ) -> None:
+    ) -> Stop:
         """`loop.fit` with the run's device, precision, seeds and progress."""
-        stage, settings = self.stages, self.settings
-        self.stages += 1
+        stage, feed = self._stage(examples)
+        feed.companions = companions
 
         def on_epoch(epoch: Epoch, stop: Stop) -> None:
             if not math.isfinite(epoch.loss):
@@ -291,16 +304,10 @@ class Run:
             fields |= {"epoch": epoch.number + 1, "epochs": training.epochs, "loss": epoch.loss}
             fields["images_per_second"] = epoch.images / max(epoch.seconds, 1e-9)
             self.keeper.event("epoch", fields)
-            with self.clock.part("write"):
-                keep(stop)
+            keep(stop)
 
-        with self.clock.part("decode"):
-            size = self.architecture.size
-            compiled = self.model.compiled is not None
-            where, threads = settings.resident, settings.threads
-            feed = open_feed(examples, size, self.device, where, threads, compiled)
         with self.clock.part("train"):
-            fit(
+            stop = fit(
                 self.model,
                 loss,
                 feed,
@@ -308,14 +315,31 @@ class Run:
                 seed=self.seed(f"loader {self.phase} {stage}"),
                 clamp=self.method.clamp,
                 bf16=self.bf16,
+                until=until,
                 on_epoch=on_epoch,
                 **options,
             )
-        if not self._features(examples.pick(range(min(len(examples), 8)))).isfinite().all():
+        if until is not None:
+            self.feeds[stage] = feed
+        elif not self._features(examples.pick(range(min(len(examples), 8)))).isfinite().all():
             raise TrainingError(
                 f"phase {self.phase} ended with features that are no numbers: lower --train.lr "
                 f"(now {training.lr:g}), in another --out"
             )
+        return stop
+
+    def _stage(self, examples: Examples) -> tuple[int, Feed]:
+        """Number and feed of a stage of training, a new one or one to go on with."""
+        for number, feed in self.feeds.items():
+            if self.stages[number] is examples:
+                return number, feed
+        self.stages.append(examples)
+        with self.clock.part("decode"):
+            compiled = self.model.compiled is not None
+            where, threads = self.settings.resident, self.settings.threads
+            size = self.architecture.size
+            feed = open_feed(examples, size, self.device, where, threads, compiled)
+        return len(self.stages) - 1, feed
 
     # What is kept
 
@@ -324,7 +348,11 @@ class Run:
         tensors = {name: value for name, value in state if isinstance(value, Tensor)}
         numbers = {name: value for name, value in state if not isinstance(value, Tensor)}
         return Checkpoint(
-            replace(self.architecture, classes=self.stream.sizes[: self.phase + 1]),
+            replace(
+                self.architecture,
+                classes=self.stream.sizes[: self.phase + 1],
+                body=self.model.body,
+            ),
             {"model": dict(self.model.state_dict()), "method": tensors},
             {"phase": self.phase, "results": self.results, "method": numbers},
         )
@@ -342,6 +370,8 @@ class Run:
             return {"quality": None, "memory": empty, "candidates": []}
         held = self.exemplars.memory
         bytes_ = {"bytes": held.nbytes, "budget_bytes": held.budget_bytes}
+        if self.extra_bytes:
+            bytes_["parameter_bytes"] = self.extra_bytes
         return {
             "quality": self.exemplars.quality,
             "memory": {**bytes_, "items": len(held)},
@@ -377,62 +407,3 @@ class Run:
             "head_accuracy": percent(right["head"], seen),
             "tasks": [percent(right["method"], p) for p in self.stream.phases if p.stop <= classes],
         }
-
-
-def architecture(settings: RunSettings, method: Method) -> Architecture:
-    """The network that settings and method ask for."""
-    size = settings.size or 224
-    stem = settings.stem
-    if stem == "auto":
-        stem = "3x3" if method.variant == "pod" or size <= 64 else "7x7"
-    return Architecture(method.variant, method.head.__name__, WIDTHS[settings.network], stem, size)
-
-
-def pick_device(name: str) -> torch.device:
-    """A device that is there.
-
-    Raises:
-        UsageError: cuda was asked for and there is none.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: there is no CUDA device here; use --device cpu")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
-
-
-def make_method(settings: RunSettings) -> Method:
-    """The method with its own settings, each checked against the fields it has.
-
-    Raises:
-        UsageError: no such method or setting, or another kind of value.
-    """
-    kind = lookup(METHODS, settings.method, "method")
-    defaults = {name: value for name, value in vars(kind()).items() if not name.endswith("_")}
-    values: dict[str, Any] = {}
-    for option in settings.options:
-        name, equals, text = (part.strip() for part in option.partition("="))
-        if not equals:
-            raise UsageError(f"--set {option}: write it as name=value")
-        default = lookup(defaults, name, f"setting of {settings.method}")
-        try:
-            values[name] = type(default)(text)
-        except ValueError:
-            want = {"int": "a whole number", "float": "a number"}[type(default).__name__]
-            raise UsageError(f"--set {option}: {name} takes {want}") from None
-    return kind(**values)
-
-
-def content_digest(photos: Sequence[Photo], threads: int | None) -> str:
-    """SHA-256 of the contents of photos, in their order."""
-
-    def digest(photo: Photo) -> bytes:
-        data = photo.load()
-        raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
-        return hashlib.sha256(raw).digest()
-
-    found = hashlib.sha256()
-    with workers(threads) as pool:
-        for _, one in ordered(pool, digest, photos):
-            found.update(one)
-    return found.hexdigest()

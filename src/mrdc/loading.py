@@ -1,7 +1,7 @@
 """Batches for training and evaluation, decoded by threads."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor
 
 from mrdc.threads import ordered, workers
 from mrdc.views import centre_crop, stack, train_crop
+
+T = TypeVar("T")
 
 
 class Images(Protocol):
@@ -45,14 +47,17 @@ def batches(
             return centre_crop(image, size)
         return train_crop(image, size, np.random.default_rng((seed, epoch, index)))
 
+    groups = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
+    for group, views in zip(groups, grouped(view, groups, threads), strict=True):
+        yield views, labels[group]
+
+
+def grouped(
+    view: Callable[[T], Tensor], groups: Sequence[Sequence[T]], threads: int | None
+) -> Iterator[Tensor]:
+    """Views (n, 3, h, w) of each group of items, made by threads a little ahead."""
+    ahead = 2 * max(map(len, groups), default=1)
     with workers(threads) as pool:
-        views: list[Tensor] = []
-        indices: list[int] = []
-        for index, image in ordered(pool, view, order.tolist(), 2 * batch_size):
-            views.append(image)
-            indices.append(index)
-            if len(views) == batch_size:
-                yield stack(views), labels[indices]
-                views, indices = [], []
-        if views:
-            yield stack(views), labels[indices]
+        made = ordered(pool, view, [item for group in groups for item in group], ahead)
+        for group in groups:
+            yield stack([next(made)[1] for _ in group])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mrdc.feed import Feed
 from mrdc.settings import TrainSettings
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]  # of a batch: images, labels, and what else a feed brings
 WARM_UP = 3  # plain steps before a step is recorded as a CUDA graph
 
 
@@ -47,26 +47,29 @@ def learning_rate(training: TrainSettings, epoch: int) -> float:
 
 @contextmanager
 def modes(model: nn.Module, norm: Literal["train", "eval"]) -> Iterator[None]:
-    """Training mode, with batch norm in a mode of its own; evaluation mode afterwards."""
+    """Training mode, with batch norm in a mode of its own; afterwards as it was before."""
+    before = {module: module.training for module in model.modules()}
     model.train()
-    for module in model.modules():
+    for module in before:
         if isinstance(module, nn.BatchNorm2d):
             module.train(norm == "train")
     try:
         yield
     finally:
-        model.eval()
+        for module, training in before.items():
+            module.training = training
 
 
 @contextmanager
-def without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
+def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Spare the work of gradients that nobody uses."""
-    for p in parameters:
+    able = [p for p in parameters if p.requires_grad]
+    for p in able:
         p.requires_grad_(False)
     try:
         yield
     finally:
-        for p in parameters:
+        for p in able:
             p.requires_grad_(True)
 
 
@@ -82,15 +85,17 @@ def fit(
     clamp: float | None = None,
     bf16: bool = False,
     resume: Stop | None = None,
+    until: int | None = None,
     on_epoch: Callable[[Epoch, Stop], None] = lambda epoch, stop: None,
-) -> None:
-    """Minimise `loss(images, labels)` by SGD over a feed.
+) -> Stop:
+    """Minimise `loss(images, labels, ...)` by SGD over a feed; returns how to go on from there.
 
     Args:
         parameters: those to train; by default all that require gradients.
         norm: mode of the batch norms; this is the only place that sets it.
         clamp: bound on every element of the gradients.
         resume: where an earlier call stopped.
+        until: the epoch to stop before; by default the end of the training.
         on_epoch: told after every epoch how it went and how to go on from there.
     """
     able = [p for p in model.parameters() if p.requires_grad]
@@ -98,35 +103,24 @@ def fit(
     trained = [p for p in able if id(p) in chosen]
     others = [p for p in able if id(p) not in chosen]
     step = Step(loss, trained, training, clamp, bf16, captures=next(model.parameters()).is_cuda)
-    if resume is not None:
-        step.set_momentum(resume.momentum)
+    stop = resume or Stop(0, [])
+    if stop.momentum:
+        step.set_momentum(stop.momentum)
     with modes(model, norm), without_gradients(others):
-        for number in range(resume.epoch if resume else 0, training.epochs):
+        for number in range(stop.epoch, training.epochs if until is None else until):
             start = time.perf_counter()
             step.set_rate(learning_rate(training, number))
             total = torch.zeros((), device=trained[0].device)
             brightness = np.random.default_rng((seed, number, 1))
-            for images, labels in merged(feed.epoch(training.batch_size, seed, number)):
+            for images, labels, *more in feed.epoch(training.batch_size, seed, number):
                 if training.brightness:
                     images = jitter(images, training.brightness, brightness)
-                total += step(images, labels) * len(labels)
+                total += step(images, labels, *more) * len(labels)
             mean = float(total) / len(feed)  # the one wait for the device
             epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
-            on_epoch(epoch, Stop(number + 1, step.momentum()))
-
-
-def merged(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """A last batch of one image joins the one before: batch norm needs two."""
-    before = next(batches, None)
-    for batch in batches:
-        assert before is not None
-        if len(batch[1]) == 1:
-            before = torch.cat([before[0], batch[0]]), torch.cat([before[1], batch[1]])
-        else:
-            yield before
-            before = batch
-    if before is not None:
-        yield before
+            stop = Stop(number + 1, step.momentum())
+            on_epoch(epoch, stop)
+    return stop
 
 
 def jitter(images: Tensor, strength: float, rng: np.random.Generator) -> Tensor:
@@ -161,7 +155,7 @@ class Step:
             weight_decay=training.weight_decay,
             fused=True if captures else None,
         )
-        self.size = training.batch_size
+        self.size = training.batch_size  # of the steps worth recording
         self.waiting = WARM_UP if captures else -1  # plain steps until the recording; -1: never
         self.stream = torch.cuda.Stream() if captures else None  # type: ignore[no-untyped-call]
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -184,40 +178,40 @@ class Step:
             same_layout = torch.empty_like(p, requires_grad=False).copy_(buffer)
             self.optimiser.state[p]["momentum_buffer"] = same_layout
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, *batch: Tensor) -> Tensor:
         """Learn from a batch; its loss, still on the device."""
         if self.waiting < 0:
-            return self._plain(images, labels)
-        if len(images) != self.size:
+            return self._plain(*batch)
+        if len(batch[1]) != self.size:
             with torch.backends.cudnn.flags(enabled=True, benchmark=False):
-                return self._plain(images, labels)  # not worth a search for fast kernels
+                return self._plain(*batch)  # not worth a search for fast kernels
         assert self.stream is not None
         if self.waiting > 0:
             self.waiting -= 1
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                value = self._plain(images, labels)
+                value = self._plain(*batch)
             torch.cuda.current_stream().wait_stream(self.stream)
             return value
         if self.graph is None:
-            self._record(images, labels)
-        self.images.copy_(images)
-        self.labels.copy_(labels)
+            self._record(batch)
+        for here, given in zip(self.batch, batch, strict=True):
+            here.copy_(given)
         assert self.graph is not None
         self.graph.replay()
         return self.value
 
-    def _record(self, images: Tensor, labels: Tensor) -> None:
+    def _record(self, batch: tuple[Tensor, ...]) -> None:
         """Record a step; recording changes nothing."""
-        self.images, self.labels = images.clone(), labels.clone()
+        self.batch = [tensor.clone() for tensor in batch]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=self.stream):
-            self.value = self._plain(self.images, self.labels)
+            self.value = self._plain(*self.batch)
 
-    def _plain(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _plain(self, *batch: Tensor) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            value = self.loss(images, labels)
+            value = self.loss(*batch)
         value.backward()  # type: ignore[no-untyped-call]
         if self.clamp is not None:
             nn.utils.clip_grad_value_(self.trained, self.clamp)

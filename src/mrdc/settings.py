@@ -110,6 +110,8 @@ class MemorySettings:
     """gram: the paper's; ridge: also for more images than feature dimensions."""
     accounting: Literal["packed", "file"] = "packed"
     """packed: JPEG tables stored once; file: every image a whole file, as in the paper."""
+    strict_budget: bool = False
+    """Charge parameters that the method adds to the network (AANets' second branch), as fp32."""
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
     )[0]
 
 
-def centre_crop(image: Tensor, size: int) -> Tensor:
-    """The evaluation view: short side to size * 256 / 224, then the centre."""
+def centre_crop(image: Tensor, size: int, short: int | None = None) -> Tensor:
+    """The evaluation view: short side to `short`, or size * 256 / 224, then the centre."""
     height, width = image.shape[1:]
-    scale = round(size * 256 / 224) / min(height, width)
+    scale = (short or round(size * 256 / 224)) / min(height, width)
     image = resize(image, max(size, round(height * scale)), max(size, round(width * scale)))
     top, left = (image.shape[1] - size) // 2, (image.shape[2] - size) // 2
     return image[:, top : top + size, left : left + size]

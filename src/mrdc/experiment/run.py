@@ -28,8 +28,9 @@ from mrdc.experiment.folder import (
     read_config,
     refuse_changes,
 )
-from mrdc.learner import make_method, pick_device, run_phases
+from mrdc.learner import run_phases
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
+from mrdc.prepare import make_method, pick_device
 from mrdc.quality import Candidate, choose_quality
 from mrdc.settings import RunSettings
 from mrdc.survey import check_readable

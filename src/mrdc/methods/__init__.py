@@ -1,14 +1,20 @@
 """Class-incremental methods, one paper each."""
 
+from collections.abc import Callable
+
+from mrdc.methods.aanets import AANets
 from mrdc.methods.base import Lesson, Method
 from mrdc.methods.bic import BiC
+from mrdc.methods.dde import DDE
 from mrdc.methods.finetune import Finetune, Joint
 from mrdc.methods.icarl import ICaRL
 from mrdc.methods.lucir import LUCIR
 from mrdc.methods.lwf import LwF
+from mrdc.methods.mnemonics import Mnemonics
 from mrdc.methods.podnet import PODNet
+from mrdc.methods.tpcil import TPCIL
 
-METHODS: dict[str, type[Method]] = {
+METHODS: dict[str, Callable[[], Method]] = {
     "finetune": Finetune,
     "joint": Joint,
     "lwf": LwF,
@@ -16,6 +22,12 @@ METHODS: dict[str, type[Method]] = {
     "bic": BiC,
     "lucir": LUCIR,
     "podnet": PODNet,
+    "tpcil": TPCIL,
+    "mnemonics": Mnemonics,
+    "lucir-aanets": lambda: AANets(LUCIR()),
+    "podnet-aanets": lambda: AANets(PODNet(), mixing="fixed"),
+    "lucir-dde": lambda: DDE(LUCIR(base=5.0)),
+    "podnet-dde": lambda: DDE(PODNet()),
 }
 
-__all__ = ["METHODS", "Lesson", "Method"]
+__all__ = ["DDE", "METHODS", "AANets", "Lesson", "Method"]

@@ -1,17 +1,18 @@
-"""What a method is: four hooks around one network and one memory.
+"""What a method is: five hooks around one network and one memory.
 
     start_phase   grow the head, prepare the training set
-    loss          of a batch
+    loss          of a batch: of its labels, and of what is to be kept from the old network
+    end_epoch     what is learned beside the network
     end_phase     later stages of training; fills the memory (`lesson.store()`)
     predict       scores of what the network says
 
 Fields are settings; what a method learns in a phase ends in `_` and is a
 tensor, an int or None, so that a checkpoint can keep it. Compression belongs to
-the memory: no method knows of it.
+the memory: no method knows of it. Add-ons wrap a method: `DDE(LUCIR())`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -19,8 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrdc.data.images import ImageSet
-from mrdc.feed import Examples
-from mrdc.nn.heads import Head, Linear
+from mrdc.feed import Companions, Examples
+from mrdc.image import Pixels
+from mrdc.loop import Loss, Stop
+from mrdc.nn.branches import Body
+from mrdc.nn.heads import Head, Linear, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import Variant
 from mrdc.settings import TrainSettings
@@ -33,9 +37,15 @@ class Fit(Protocol):
         self,
         examples: Examples,
         training: TrainSettings,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: Loss,
         **options: Any,
-    ) -> None: ...
+    ) -> Stop: ...
+
+
+class Store(Protocol):
+    """Ranks and encodes the new classes into the memory, some with other pixels."""
+
+    def __call__(self, instead: Mapping[tuple[int, str], Pixels] = ...) -> None: ...
 
 
 @dataclass
@@ -54,12 +64,16 @@ class Lesson:
         images: all training images of the classes seen, by label, for names only;
             `joint` alone may train on them.
         training: settings of the phase.
-        fit: trains on examples.
+        loss: of a batch, by the whole method (add-ons too), model and teacher.
+        fit: trains on examples; with `until`, to be called again, later in the phase.
         features: of examples, by `model`, evaluation views, fp32, (n, d) on the CPU.
-        store: ranks and encodes the new classes into the memory; once a phase.
+        store: ranks and encodes the new classes into the memory; once a phase. Takes
+            pixels to store instead of some images, by label and name.
         preview: exemplars that `store` would choose now, of the new classes.
         build: a new network, as the first phase starts with.
+        size: side of the images that the network sees.
         seed: from a name, for draws of the method's own; the same in every phase.
+        companions: further images that `loss` wants with every batch of `train`.
     """
 
     phase: int
@@ -72,12 +86,15 @@ class Lesson:
     memory: Examples
     images: ImageSet
     training: TrainSettings
+    loss: Loss
     fit: Fit
     features: Callable[[Examples], Tensor]
-    store: Callable[[], None]
+    store: Store
     preview: Callable[[], Examples]
     build: Callable[[], Net]
+    size: int
     seed: Callable[[str], int]
+    companions: Companions | None = None
 
 
 @dataclass(kw_only=True)
@@ -86,6 +103,7 @@ class Method:
 
     variant: ClassVar[Variant] = "plain"
     head: ClassVar[type[Head]] = Linear
+    body: ClassVar[Body] = "plain"  # what the network becomes after the first phase
     replays: ClassVar[bool] = True
     clamp: ClassVar[float | None] = None  # of gradients, element by element
 
@@ -94,8 +112,21 @@ class Method:
         lesson.model.head.grow(lesson.new)
 
     def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
-        """Of images x (n, 3, h, w) and labels y (n,)."""
-        return F.cross_entropy(model(x).logits, y)
+        """Of images x (n, 3, h, w) and labels y (n,); companions would follow these."""
+        out = model(x)
+        loss = self.classification(model, out, y)
+        return loss if old is None else loss + self.preservation(model, old, out, x, y)
+
+    def classification(self, model: Net, out: Output, y: Tensor) -> Tensor:
+        """The loss of the labels."""
+        return F.cross_entropy(out.logits, y)
+
+    def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of what should stay as the old network has it."""
+        return out.logits.new_zeros(())
+
+    def end_epoch(self, lesson: Lesson, epoch: int) -> None:
+        """Called after every epoch of the main stage, counted from 0."""
 
     def end_phase(self, lesson: Lesson) -> None:
         """Finish: at least, fill the memory."""
@@ -114,6 +145,10 @@ class Method:
         """Names what phase 0 depends on: methods of the same name can share its network."""
         return f"{self.variant}-{self.head.__name__}-cross-entropy"
 
+    def report(self) -> dict[str, Any]:
+        """What people should know of the phase, as JSON."""
+        return {}
+
     def state(self) -> dict[str, Tensor | int]:
         """What was learned in the phases so far, outside the network."""
         values = vars(self).items()
@@ -123,6 +158,50 @@ class Method:
         """Take up where `state` was taken."""
         for name, value in state.items():
             setattr(self, name, value)
+
+
+@dataclass
+class Wrapper(Method):
+    """A method around another, which answers for all that the wrapper does not override."""
+
+    inner: Method
+
+    def state(self) -> dict[str, Tensor | int]:
+        return super().state() | self.inner.state()
+
+    def load_state(self, state: Mapping[str, Tensor | int]) -> None:
+        own = {field.name for field in fields(self)}
+        super().load_state({name: value for name, value in state.items() if name in own})
+        self.inner.load_state({name: value for name, value in state.items() if name not in own})
+
+
+class _Inside:
+    """An attribute of a wrapper that is its inner method's."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, wrapper: Wrapper, owner: type) -> Any:
+        return getattr(wrapper.inner, self.name)
+
+
+for _name in (
+    "variant", "head", "body", "replays", "clamp", "first_phase", "start_phase", "loss",
+    "classification", "preservation", "end_epoch", "end_phase", "predict", "arrange", "report",
+):  # fmt: skip
+    setattr(Wrapper, _name, _Inside(_name))
+
+
+def grow_imprinted(lesson: Lesson) -> None:
+    """New rows of a cosine head: directions of mean features, as long as old rows on average."""
+    head = lesson.model.head
+    assert isinstance(head, SplitCosine)
+    if lesson.phase == 0:
+        head.grow(lesson.new)
+        return
+    labels = torch.tensor(lesson.fresh.labels)
+    rows = imprint(lesson.features(lesson.fresh), labels, lesson.old, lesson.new)
+    head.grow(lesson.new, rows * head.mean_norm().cpu())
 
 
 def imprint(features: Tensor, labels: Tensor, first: int, count: int) -> Tensor:

@@ -4,14 +4,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mrdc.errors import UsageError
-from mrdc.methods.base import Lesson, Method, balanced, imprint
+from mrdc.methods.base import Lesson, Method, balanced, grow_imprinted
 from mrdc.nn.heads import Head, SplitCosine
-from mrdc.nn.net import Net
+from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import Variant
 
 
@@ -52,34 +51,25 @@ class LUCIR(Method):
             raise UsageError(f"balance must be 'none', 'new' or 'all', got {self.balance!r}")
 
     def start_phase(self, lesson: Lesson) -> None:
-        head = lesson.model.head
-        assert isinstance(head, SplitCosine)
-        if lesson.phase == 0:
-            head.grow(lesson.new)
-            return
-        labels = torch.tensor(lesson.fresh.labels)
-        rows = imprint(lesson.features(lesson.fresh), labels, lesson.old, lesson.new)
-        head.grow(lesson.new, rows * head.mean_norm().cpu())
+        grow_imprinted(lesson)
 
-    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
-        out = model(x)
-        loss = F.cross_entropy(out.logits, y)
-        if old is None:
-            return loss
+    def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
         weight = self.base * math.sqrt(old.classes / (model.classes - old.classes))
-        kept = less_forget(out.features, old.features(x))
         ranked = margin_ranking(out.scores, y, old.classes, self.margin, self.rivals)
-        return loss + weight * kept + ranked
+        return weight * less_forget(out.features, old.features(x)) + ranked
+
+    def store(self, lesson: Lesson) -> None:
+        """Fill the memory."""
+        lesson.store()
 
     def end_phase(self, lesson: Lesson) -> None:
-        lesson.store()
+        self.store(lesson)
         if lesson.teacher is not None and self.balance != "none":
             self._balance(lesson)
 
     def _balance(self, lesson: Lesson) -> None:
         """Class-balance finetuning: rows only, on equally many exemplars of every class."""
-        model, teacher = lesson.model, lesson.teacher
-        head = model.head
+        head = lesson.model.head
         assert isinstance(head, SplitCosine)
         head.old.requires_grad_(self.balance == "all")
         training = replace(
@@ -87,7 +77,7 @@ class LUCIR(Method):
             schedule="multistep", milestones=(0.5,), gamma=0.1,
         )  # fmt: skip
         lesson.fit(
-            balanced(lesson.memory), training, lambda x, y: self.loss(model, teacher, x, y),
+            balanced(lesson.memory), training, lesson.loss,
             parameters=[head.old, head.new], norm="eval",
         )  # fmt: skip
         head.old.requires_grad_(False)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrdc.methods.base import Method
-from mrdc.nn.net import Net
+from mrdc.nn.net import Net, Output
 
 
 def distill(new: Tensor, old: Tensor, temperature: float) -> Tensor:
@@ -26,10 +26,6 @@ class LwF(Method):
     temperature: float = 2.0
     weight: float = 0.25  # of the distillation, beside the usual temperature squared
 
-    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
-        logits = model(x).logits
-        loss = F.cross_entropy(logits, y)
-        if old is not None:
-            kept = distill(logits, old(x).logits, self.temperature)
-            loss = loss + self.weight * self.temperature**2 * kept
-        return loss
+    def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
+        kept = distill(out.logits, old(x).logits, self.temperature)
+        return self.weight * self.temperature**2 * kept

@@ -14,7 +14,7 @@ from mrdc.errors import UsageError
 from mrdc.methods.base import Lesson, Method, balanced
 from mrdc.methods.lucir import less_forget
 from mrdc.nn.heads import LSC, PROXIES, Head
-from mrdc.nn.net import Net
+from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import Variant
 
 
@@ -102,25 +102,20 @@ class PODNet(Method):
         centres = [cluster(features[labels == c], lesson.seed(f"proxies {c}")) for c in classes]
         head.grow(lesson.new, torch.stack(centres) * head.mean_norm().cpu())
 
-    def classification(self, model: Net, logits: Tensor, y: Tensor) -> Tensor:
-        """The loss of the labels."""
+    def classification(self, model: Net, out: Output, y: Tensor) -> Tensor:
         if self.nca == "ce":
-            return F.cross_entropy(logits, y)
+            return F.cross_entropy(out.logits, y)
         if self.nca == "official":
-            return nca_official(logits, y)
+            return nca_official(out.logits, y)
         assert isinstance(model.head, LSC)
-        return nca_paper(logits, y, model.head.scale * self.margin)
+        return nca_paper(out.logits, y, model.head.scale * self.margin)
 
-    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
-        out = model(x)
-        loss = self.classification(model, out.logits, y)
-        if old is None:
-            return loss
+    def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
         factor = math.sqrt(model.classes / (model.classes - old.classes))
         reference = old(x)
         maps = pod_spatial(out.maps, reference.maps)
         flat = less_forget(out.features, reference.features)
-        return loss + factor * (self.spatial * maps + self.flat * flat)
+        return factor * (self.spatial * maps + self.flat * flat)
 
     def end_phase(self, lesson: Lesson) -> None:
         if lesson.teacher is not None and self.finetune_epochs:
@@ -129,8 +124,7 @@ class PODNet(Method):
 
     def _finetune(self, lesson: Lesson) -> None:
         """All proxies, old ones too, on equally many exemplars of every class."""
-        model, teacher = lesson.model, lesson.teacher
-        head = model.head
+        head = lesson.model.head
         assert isinstance(head, LSC)
         head.old.requires_grad_(True)
         training = replace(
@@ -138,8 +132,7 @@ class PODNet(Method):
             schedule="multistep", milestones=(),
         )  # fmt: skip
         lesson.fit(
-            balanced(lesson.memory + lesson.preview()), training,
-            lambda x, y: self.loss(model, teacher, x, y),
+            balanced(lesson.memory + lesson.preview()), training, lesson.loss,
             parameters=[head.old, head.new], norm=self.finetune_norm,
         )  # fmt: skip
         head.old.requires_grad_(False)

@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mrdc.errors import CheckpointError
+from mrdc.nn.branches import Body, with_body
 from mrdc.nn.heads import LSC, Head, Linear, SplitCosine
 from mrdc.nn.net import Net
 from mrdc.nn.resnet import ResNet, Stem, Variant
@@ -29,6 +30,7 @@ class Architecture:
     Attributes:
         size: side of the images it sees.
         classes: of each phase so far.
+        body: what the network has become since the first phase.
     """
 
     variant: Variant
@@ -37,10 +39,11 @@ class Architecture:
     stem: Stem
     size: int
     classes: tuple[int, ...] = ()
+    body: Body = "plain"
 
     def build(self) -> Net:
         """A network with weights from torch's generator."""
-        backbone = ResNet(self.variant, self.width, self.stem)
+        backbone = with_body(ResNet(self.variant, self.width, self.stem), self.body)
         head = HEADS[self.head](backbone.features)
         for count in self.classes:
             head.grow(count)

@@ -18,6 +18,7 @@ class Head(nn.Module):
     """What all heads share; the parameter `new` holds the rows of the newest classes."""
 
     new: nn.Parameter
+    neutral: float = 0.0  # score of a feature at right angles to a class
 
     def __init__(self, features: int):
         super().__init__()
@@ -120,6 +121,8 @@ class LSC(Split):
     s = -|f - w|^2 of unit vectors = 2 cos - 2 for every proxy; the score of a class is
     the mean of its s weighted by their softmax.
     """
+
+    neutral = -2.0
 
     def __init__(self, features: int):
         super().__init__(features, PROXIES)

@@ -1,12 +1,13 @@
 """A backbone and a head: images in, everything a method may look at out."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from mrdc.nn.branches import Backbone, Body, body_of, with_body
 from mrdc.nn.heads import Head
 from mrdc.nn.resnet import ResNet
 
@@ -14,7 +15,7 @@ MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
 STD = (58.395, 57.12, 57.375)
 
 
-Compiled = tuple[int, Callable[[Tensor], tuple[Tensor, ...]]]
+Compiled = tuple[frozenset[int], Callable[[Tensor], tuple[Tensor, ...]]]
 
 
 class Output(NamedTuple):
@@ -45,11 +46,11 @@ class Net(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: ResNet, head: Head):
+    def __init__(self, backbone: Backbone, head: Head):
         super().__init__()
         self.backbone = backbone
         self.head = head
-        self.compiled: Compiled | None = None  # used under autocast, for that batch size alone
+        self.compiled: Compiled | None = None  # used under autocast, for its batch sizes alone
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
 
@@ -59,7 +60,7 @@ class Net(nn.Module):
 
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
         """Maps of the four stages."""
-        if self.compiled and len(images) == self.compiled[0] and torch.is_autocast_enabled("cuda"):
+        if self.compiled and len(images) in self.compiled[0] and torch.is_autocast_enabled("cuda"):
             return self.compiled[1](images)
         return self._maps(images)
 
@@ -79,6 +80,27 @@ class Net(nn.Module):
             scores = self.head.scores(features)
             return Output(maps, features, scores, self.head.logits(scores))
 
+    def steady(self, images: Tensor) -> Output:
+        """What it says without learning from it: no gradients, batch norms as in evaluation."""
+        norms = [m for m in self.modules() if isinstance(m, nn.BatchNorm2d) and m.training]
+        for norm in norms:
+            norm.training = False
+        try:
+            with torch.no_grad():
+                return self(images)  # type: ignore[no-any-return]
+        finally:
+            for norm in norms:
+                norm.training = True
+
+    def with_body(self, body: Body) -> "Net":
+        """A network of another body that says the same; this one is used up."""
+        assert isinstance(self.backbone, ResNet)
+        return Net(with_body(self.backbone, body), self.head).to(self.mean.device).eval()
+
+    @property
+    def body(self) -> Body:
+        return body_of(self.backbone)
+
     def frozen(self) -> "Net":
         """A copy that never learns: the teacher of the next phase."""
         backbone, head = copy.deepcopy(self.backbone), copy.deepcopy(self.head)
@@ -87,11 +109,11 @@ class Net(nn.Module):
         return teacher.to(memory_format=torch.channels_last)
 
     def become(self, other: "Net") -> None:
-        """Take over another network's weights, in place, and its head."""
+        """Take over the weights of a network of the same body, in place, and its head."""
         self.backbone.load_state_dict(other.backbone.state_dict())
         self.head = other.head
 
 
-def compiled(net: Net, batch_size: int) -> Compiled:
-    """The backbone compiled for training steps of one batch size, for `net.compiled`."""
-    return batch_size, torch.compile(net._maps, dynamic=False)
+def compiled(net: Net, batch_sizes: Iterable[int]) -> Compiled:
+    """The backbone compiled for training steps of some batch sizes, for `net.compiled`."""
+    return frozenset(batch_sizes), torch.compile(net._maps, dynamic=False)

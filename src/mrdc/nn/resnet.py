@@ -9,12 +9,32 @@ All maps that a method may want are returned; there are no hooks.
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 Variant = Literal["plain", "lucir", "pod"]
 Stem = Literal["7x7", "3x3"]
+LEVELS = 4
+
+
+class ScaledConv(nn.Module):
+    """A convolution whose kernels stay, times multipliers (out, in, 1, 1) that learn."""
+
+    def __init__(self, conv: nn.Conv2d):
+        super().__init__()
+        self.conv = conv.requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones_like(conv.weight[:, :, :1, :1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = self.conv.weight * self.scale
+        return F.conv2d(x, kernels, None, self.conv.stride, self.conv.padding)
+
+    def plain(self) -> nn.Conv2d:
+        """The same as one convolution."""
+        self.conv.weight.data *= self.scale.data
+        return self.conv
 
 
 class Block(nn.Module):
@@ -56,7 +76,7 @@ class ResNet(nn.Module):
             self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         stages, inp = [], width
-        for number in range(4):
+        for number in range(LEVELS):
             out = width << number
             relu = variant == "plain" or (variant == "lucir" and number < 3)
             blocks = (
@@ -71,11 +91,17 @@ class ResNet(nn.Module):
             elif isinstance(module, Block) and variant == "pod":
                 nn.init.zeros_(module.bn2.weight)
 
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """One of the four stages; the stem belongs to the first."""
+        if number == 0:
+            x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
+        y: Tensor = self.stages[number](x)
+        return y
+
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
         maps = []
-        for stage in self.stages:
-            x = stage(x)
+        for number in range(LEVELS):
+            x = self.level(number, x)
             maps.append(x)
         return tuple(maps)
 
@@ -92,6 +118,8 @@ class ResNet(nn.Module):
 
 def _fold(module: nn.Module, conv: str, norm: str) -> None:
     first, second = module.get_submodule(conv), module.get_submodule(norm)
+    if isinstance(first, ScaledConv):
+        first = first.plain()
     assert isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d)
     setattr(module, conv, fuse_conv_bn_eval(first, second))
     setattr(module, norm, nn.Identity())

@@ -1,0 +1,143 @@
+"""TPCIL: topology-preserving class-incremental learning (Tao et al., 2020).
+
+There is no public code; the idea is the paper's: the features of each class are covered by
+a graph of vertices that learn by competition (Hebbian), the images nearest to them are the
+exemplars, and later phases keep the similarities between vertices, up to shift and scale.
+
+Ours: network, head and first rows are LUCIR's, old rows stay; 10 passes a class, with rates
+0.5 to 0.01 and reaches m / 2 to 0.1; a vertex is the old network's feature of its stored
+image, so that both sides of a comparison see the same pixels; every step compares 128
+vertices, spread over the classes, that pass through the network with the batch; weight 10.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mrdc.feed import Companions, Places
+from mrdc.methods.base import Lesson, Method, grow_imprinted
+from mrdc.nn.heads import Head, SplitCosine
+from mrdc.nn.net import Net
+from mrdc.nn.resnet import Variant
+from mrdc.selection import unit_rows
+
+PASSES = 10
+RATES = (0.5, 0.01)  # how far a vertex moves, at first and at last
+LAST_REACH = 0.1  # in ranks; at first half of the vertices
+
+
+def hebbian(features: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
+    """Vertices (count, d) that cover features (n, d), by competitive Hebbian learning.
+
+    For each feature, vertices are ranked by distance, r = 0, 1, ...; each moves towards it
+    by rate * exp(-r / reach). Both shrink exponentially.
+    """
+    rng = np.random.default_rng(seed)
+    n = len(features)
+    vertices = features[rng.permutation(n)[:count]].copy()
+    order = np.concatenate([rng.permutation(n) for _ in range(PASSES)])
+    ranks = np.empty(len(vertices))
+    for step, index in enumerate(order):
+        time = step / len(order)
+        rate = RATES[0] * (RATES[1] / RATES[0]) ** time
+        reach = (count / 2) * (LAST_REACH / (count / 2)) ** time
+        away = features[index] - vertices
+        ranks[np.argsort((away**2).sum(1), kind="stable")] = np.arange(len(vertices))
+        vertices += rate * np.exp(-ranks / reach)[:, None] * away
+    return vertices
+
+
+def nearest_images(features: NDArray[np.float64], vertices: NDArray[np.float64]) -> list[int]:
+    """An image for each vertex, no image twice: the nearest pairs first."""
+    squares = (features**2).sum(1) - 2 * vertices @ features.T  # up to |v|^2
+    squares += (vertices**2).sum(1)[:, None]
+    taken: dict[int, int] = {}
+    used: set[int] = set()
+    for pair in np.argsort(squares, axis=None, kind="stable"):
+        vertex, image = divmod(int(pair), len(features))
+        if vertex not in taken and image not in used:
+            taken[vertex] = image
+            used.add(image)
+    return [taken[vertex] for vertex in range(len(vertices))]
+
+
+def topology(now: Tensor, before: Tensor) -> Tensor:
+    """Minus the correlation between the similarities of all pairs, now and before, (n, d) each."""
+    a, b = (pairs(rows) for rows in (now, before))
+    a, b = a - a.mean(), b - b.mean()
+    return -F.cosine_similarity(a, b, dim=0)
+
+
+def pairs(rows: Tensor) -> Tensor:
+    """Cosines of all pairs of rows (n, d), each once, in fp32."""
+    with torch.autocast(rows.device.type, enabled=False):
+        unit = F.normalize(rows.float(), dim=1)
+        i, j = torch.triu_indices(len(rows), len(rows), 1, device=rows.device)
+        return (unit @ unit.T)[i, j]
+
+
+def spread(labels: NDArray[np.intp], count: int, rng: np.random.Generator) -> Places:
+    """Places of `count` vertices: one of every class in turn, classes and vertices at random."""
+    order = rng.permutation(len(labels))
+    turn = np.empty(len(labels), np.intp)  # how many of its class come before
+    seen: Counter[int] = Counter()
+    for place in order.tolist():
+        turn[place] = seen[labels[place]]
+        seen[labels[place]] += 1
+    return order[np.argsort(turn[order], kind="stable")][:count]
+
+
+@dataclass(kw_only=True)
+class TPCIL(Method):
+    """Cross-entropy, and a graph of exemplars that keeps its shape."""
+
+    variant: ClassVar[Variant] = "lucir"
+    head: ClassVar[type[Head]] = SplitCosine
+
+    weight: float = 10.0  # of the topology
+    vertices: int = 128  # compared in a step
+
+    def __post_init__(self) -> None:
+        self.picked: dict[int, list[int]] = {}  # images of vertices, by class
+
+    def start_phase(self, lesson: Lesson) -> None:
+        if lesson.phase:
+            self.before = lesson.features(lesson.memory).to(lesson.model.mean.device)
+            self.first = len(lesson.fresh)
+            labels = np.array(lesson.memory.labels)
+            count = min(self.vertices, len(labels))
+            lesson.companions = Companions(
+                lambda batch, rng: self.first + spread(labels, count, rng), count, cropped=False
+            )
+        grow_imprinted(lesson)
+
+    def loss(
+        self, model: Net, old: Net | None, x: Tensor, y: Tensor,
+        seen: Tensor | None = None, places: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        if seen is None or places is None:
+            return super().loss(model, old, x, y)
+        out = model(torch.cat([x, seen]))
+        n = len(x)
+        kept = topology(out.features[n:], self.before[places - self.first])
+        return F.cross_entropy(out.logits[:n], y) + self.weight * kept
+
+    def end_phase(self, lesson: Lesson) -> None:
+        counts = Counter(lesson.preview().labels)
+        features, labels = lesson.features(lesson.fresh), np.array(lesson.fresh.labels)
+        for label, count in counts.items():
+            rows = unit_rows(features[torch.from_numpy(labels == label)])
+            graph = hebbian(rows, count, lesson.seed(f"vertices {label}"))
+            self.picked[label] = nearest_images(rows, graph)
+        lesson.store()
+        self.picked = {}
+
+    def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:
+        chosen = set(self.picked.get(label, ()))
+        return sorted(ranking, key=lambda image: image not in chosen)

@@ -1,0 +1,106 @@
+"""What a run is made of, from its settings: method, network, device."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from mrdc.errors import UsageError
+from mrdc.image import Photo
+from mrdc.methods import METHODS, Method
+from mrdc.methods.base import Wrapper
+from mrdc.nn.checkpoint import Architecture
+from mrdc.registry import lookup
+from mrdc.settings import RunSettings
+from mrdc.threads import ordered, workers
+
+WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}
+
+
+def architecture(settings: RunSettings, method: Method) -> Architecture:
+    """The network that settings and method ask for."""
+    size = settings.size or 224
+    stem = settings.stem
+    if stem == "auto":
+        stem = "3x3" if method.variant == "pod" or size <= 64 else "7x7"
+    return Architecture(method.variant, method.head.__name__, WIDTHS[settings.network], stem, size)
+
+
+def extra_bytes(made: Architecture, method: Method) -> int:
+    """Bytes of the parameters that a method adds to the network after the first phase."""
+    with torch.device("meta"):
+        bodies = (replace(made, body=method.body).build(), made.build())
+    more, plain = (sum(p.nbytes for p in net.parameters()) for net in bodies)
+    return more - plain
+
+
+def pick_device(name: str) -> torch.device:
+    """A device that is there.
+
+    Raises:
+        UsageError: cuda was asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: there is no CUDA device here; use --device cpu")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def make_method(settings: RunSettings) -> Method:
+    """The method with its own settings, each checked against the fields it has.
+
+    Raises:
+        UsageError: no such method or setting, or another kind of value.
+    """
+    method = lookup(METHODS, settings.method, "method")()
+    defaults = method_settings(method)
+    values: dict[str, Any] = {}
+    for option in settings.options:
+        name, equals, text = (part.strip() for part in option.partition("="))
+        if not equals:
+            raise UsageError(f"--set {option}: write it as name=value")
+        default = lookup(defaults, name, f"setting of {settings.method}")
+        try:
+            values[name] = type(default)(text)
+        except ValueError:
+            want = {"int": "a whole number", "float": "a number"}[type(default).__name__]
+            raise UsageError(f"--set {option}: {name} takes {want}") from None
+    return changed(method, values)
+
+
+def method_settings(method: Method) -> dict[str, Any]:
+    """Settings of a method and of what it wraps."""
+    inner = method_settings(method.inner) if isinstance(method, Wrapper) else {}
+    return inner | {name: getattr(method, name) for name in own_settings(method)}
+
+
+def own_settings(method: Method) -> list[str]:
+    """Names of a method's own settings."""
+    names = [field.name for field in fields(method)]
+    return [name for name in names if name != "inner" and not name.endswith("_")]
+
+
+def changed(method: Method, values: dict[str, Any]) -> Method:
+    """The method with other settings."""
+    new = {name: value for name, value in values.items() if name in own_settings(method)}
+    if isinstance(method, Wrapper):
+        new["inner"] = changed(method.inner, values)
+    return replace(method, **new)
+
+
+def content_digest(photos: Sequence[Photo], threads: int | None) -> str:
+    """SHA-256 of the contents of photos, in their order."""
+
+    def digest(photo: Photo) -> bytes:
+        data = photo.load()
+        raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
+        return hashlib.sha256(raw).digest()
+
+    found = hashlib.sha256()
+    with workers(threads) as pool:
+        for _, one in ordered(pool, digest, photos):
+            found.update(one)
+    return found.hexdigest()
