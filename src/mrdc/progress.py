@@ -46,6 +46,8 @@ class Progress:
                 f"{fields['accuracy']:.2f} %, {fields['memory']['items']:,} images held, "
                 f"{fields['seconds']:.1f} s"
             )
+            if "warning" in fields.get("report", {}):
+                self._say(f"warning: {fields['report']['warning']}")
 
     def _start(self, fields: dict[str, Any]) -> None:
         self._last = time.monotonic()

@@ -288,6 +288,15 @@ def run(console: Console, found: dict[str, Any]) -> None:
             f"Memory: {held['items']:,} images as {quality}, {held['bytes']:,} of "
             f"{held['budget_bytes']:,} bytes ({clean(found['budget'])})"
         )
+    if held.get("parameter_bytes"):
+        charged = "charged" if found["strict_budget"] else "not charged"
+        console.print(
+            f"The method adds {held['parameter_bytes']:,} bytes of parameters to the network "
+            f"({charged} to the budget; --memory.strict-budget charges them)"
+        )
+    for what, value in found["report"].items():
+        told = ", ".join(f"{v:.4g}" for v in value) if isinstance(value, list) else value
+        console.print(clean(f"{what.replace('_', ' ')}: {told}"))
     published = f" (the paper: {found['paper']:.2f})" if found["paper"] else ""
     console.print(
         f"[bold]Averaged incremental accuracy {found['average_incremental_accuracy']:.2f} %"

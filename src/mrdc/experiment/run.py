@@ -135,6 +135,7 @@ def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, An
         "average_forgetting": average_forgetting(tasks),
         "quality": qualities if settings.memory.quality == "dynamic" else qualities[-1],
         "memory": phases[-1]["memory"],
+        "report": phases[-1].get("report", {}),
         "seconds": sum(phase["seconds"] for phase in phases),
         "initial_forgetting": forgetting(tasks, 0),
         "head_accuracy": head,
@@ -148,6 +149,7 @@ def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, An
         "data": Path(settings.data).name,
         "budget": settings.memory.budget,
         "quality_rule": settings.memory.quality,
+        "strict_budget": settings.memory.strict_budget,
         "seed": settings.seed,
         "order": settings.order,
     }

@@ -60,9 +60,14 @@ class Net(nn.Module):
 
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
         """Maps of the four stages."""
-        if self.compiled and len(images) in self.compiled[0] and torch.is_autocast_enabled("cuda"):
+        if self.compiled is not None and self.compiles(images):
             return self.compiled[1](images)
         return self._maps(images)
+
+    def compiles(self, images: Tensor) -> bool:
+        """Whether compiled code is to be used on these images."""
+        sizes: frozenset[int] = frozenset() if self.compiled is None else self.compiled[0]
+        return len(images) in sizes and torch.is_autocast_enabled("cuda")
 
     def _maps(self, images: Tensor) -> tuple[Tensor, ...]:
         x = (images.float() - self.mean) / self.std
