@@ -1,6 +1,8 @@
-"""Prints the tables of REPRODUCTION.md from results/*.jsonl."""
+"""Fills the tables of REPRODUCTION.md from results/*.jsonl, where comments mark their places."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 from mrdc.experiment.presets import COLUMNS, TABLE_1
 
 RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = RESULTS.parents[1] / "REPRODUCTION.md"
 Row = dict[str, Any]
 
 
@@ -16,13 +19,11 @@ def read(name: str) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def table(*rows: list[object]) -> None:
+def table(*rows: list[object]) -> str:
     """A Markdown table; the first row is its head."""
-    for number, row in enumerate(rows):
-        print("|" + "|".join(f" {cell} " for cell in row) + "|")
-        if number == 0:
-            print("|" + "-|" * len(row))
-    print()
+    lines = ["|" + "|".join(f" {cell} " for cell in row) + "|" for row in rows]
+    lines.insert(1, "|" + "-|" * len(rows[0]))
+    return "\n".join(lines) + "\n"
 
 
 def name(candidate: Row) -> str:
@@ -30,14 +31,15 @@ def name(candidate: Row) -> str:
     return candidate["codec"] if quality is None else f"{candidate['codec']} {quality}"
 
 
-def plans() -> None:
+def plans() -> str:
     """Every plan: images and R_q by candidate, the choice in bold."""
+    parts = []
     for plan in read("plan"):
         exact = any("l2" in candidate for candidate in plan["candidates"])
-        print(
-            f"{plan['label']}, {plan['budget']['text']}, {plan['pairing']}, {plan['seconds']:.0f} s"
+        parts.append(
+            f"{plan['label']}, {plan['budget']['text']}, {plan['pairing']}, "
+            f"{plan['seconds']:.0f} s\n(commit {plan['commit']}, {plan['gpu'] or plan['cpu']})\n"
         )
-        print(f"(commit {plan['commit']}, {plan['gpu'] or plan['cpu']})\n")
         head = ["candidate", "bytes/image", "images", "R_q", "verdict"]
         rows: list[list[object]] = [[*head, *(["log Z_q", "L_2"] if exact else [])]]
         for c in plan["candidates"]:
@@ -47,17 +49,18 @@ def plans() -> None:
             if exact:
                 cells += [f"{c['log_z']:.2f}", f"{c['l2']:.3f}"] if "l2" in c else ["", ""]
             rows.append(list(cells))
-        table(*rows)
         file = plan["audit"]
-        print(
+        parts.append(table(*rows))
+        parts.append(
             f"`pack` wrote {file['items']:,} images, {file['payload_bytes']:,} of "
             f"{file['budget_bytes']:,} budget bytes, in a file of {file['file_bytes']:,}; "
             f"audit: {'sound' if file['ok'] else file['problems']}.\n"
         )
+    return "\n".join(parts)
 
 
-def speed() -> None:
-    """Ratios, the newest line of each question and data set."""
+def speed() -> str:
+    """Ratios, every line of each question and data set."""
     rows: list[list[object]] = [["question", "data", "ratio", "aim"]]
     rows += [
         ["decode against Pillow", r["label"], f"{r['ratio']:.2f}", ">= 1.4"] for r in read("decode")
@@ -68,14 +71,8 @@ def speed() -> None:
             question = f"batches against the PIL loader, {threads}, as floats in {what}"
             rows.append([question, r["label"], f"{r[ratio]:.2f}", ">= 2.4"])
     for r in read("selection"):
-        rows.append(
-            [
-                f"{r['what']} against a plain loop",
-                f"{r['rows']} x {r['columns']}",
-                f"{r['ratio']:.1f}",
-                "",
-            ]
-        )
+        shape = f"{r['rows']} x {r['columns']}"
+        rows.append([f"{r['what']} against a plain loop", shape, f"{r['ratio']:.1f}", ""])
     for r in read("ram"):
         for what, ratio in (("resident", "ratio"), ("objects added up", "ratio_counted")):
             question = f"RAM of a memory against its payload, {what}"
@@ -87,43 +84,59 @@ def speed() -> None:
     for r in read("peak"):
         what = f"RAM for each image beyond 1,000, {r['select']}, {r['feature_bytes']} B of features"
         rows.append([what, r["label"], f"{r['bytes_per_extra_image']:,.0f} B", ""])
-    table(*rows)
+    return table(*rows)
 
 
 def same(run: Row) -> tuple[object, ...]:
     """What runs that differ only in their seed share."""
-    return run["label"], run["name"], len(run["sizes"]), run["budget"], run["quality_rule"]
+    return run["name"], len(run["sizes"]), run["budget"], run["quality_rule"]
 
 
-def compared() -> None:
-    """Averaged incremental accuracy of every recipe beside the paper's."""
+def compared(label: str) -> str:
+    """Averaged incremental accuracy of every recipe on some data beside the paper's."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for run in read("runs"):
-        if run["budget"] != "5/class":  # that budget has a table of its own
+        if run["label"] == label and run["budget"] != "5/class":  # that has a table of its own
             groups.setdefault(same(run), []).append(run)
-    head = ["data", "recipe", "phases", "runs", "ours, %", "the paper, %", "last, %"]
+    head = ["recipe", "phases", "runs", "ours, %", "the paper, %", "last, %"]
     rows: list[list[object]] = [[*head, "forgetting", "quality", "images held", "by seed"]]
-    for (label, name, sizes, *_), runs in groups.items():
-        assert isinstance(sizes, int) and isinstance(name, str)
-        column = COLUMNS.index(("cub", sizes - 1)) if label == "cub256" else None
-        published = TABLE_1[name][column] if column is not None and name in TABLE_1 else None
-        scores = [run["average_incremental_accuracy"] for run in runs]
-        spread = f" +- {stdev(scores):.2f}" if len(scores) > 1 else ""
-        rows.append(
-            [
-                label, name, sizes - 1, len(runs), f"{mean(scores):.2f}{spread}",
-                published or "", f"{mean(run['accuracy'][-1] for run in runs):.2f}",
-                f"{mean(run['average_forgetting'] for run in runs):.2f}",
-                ", ".join(sorted({str(run["quality"] or "original") for run in runs})),
-                f"{mean(run['memory']['items'] for run in runs):,.0f}",
-                ", ".join(f"{run['average_incremental_accuracy']:.2f}"
-                          for run in sorted(runs, key=lambda run: int(run["seed"]))),
-            ]
-        )  # fmt: skip
-    table(*rows)
+    for (recipe, sizes, *_), runs in sorted(groups.items(), key=lambda item: in_table(*item[0])):
+        assert isinstance(sizes, int) and isinstance(recipe, str)
+        rows.append(cells(recipe, sizes, runs, "average_incremental_accuracy", "accuracy", label))
+        if recipe.startswith("icarl"):  # the same network answers by its head as LwF's does
+            lwf = recipe.replace("icarl", "lwf")
+            scores = ("head_average_incremental_accuracy", "head_accuracy")
+            rows.append([*cells(lwf, sizes, runs, *scores, label)[:6], "", *rows[-1][7:9], ""])
+    return table(*rows)
 
 
-def grids() -> None:
+def in_table(recipe: object, sizes: object, *_: object) -> tuple[object, ...]:
+    """Phases, then the method, then originals before compressed."""
+    base = str(recipe).removesuffix("-mrdc")
+    methods = [name for name in TABLE_1 if not name.endswith("-mrdc")]
+    place = methods.index(base) if base in methods else len(methods)
+    return sizes, place, base, recipe
+
+
+def cells(
+    recipe: str, sizes: int, runs: list[Row], score: str, curve: str, label: str
+) -> list[object]:
+    column = COLUMNS.index(("cub", sizes - 1)) if label == "cub256" else None
+    published = TABLE_1[recipe][column] if column is not None and recipe in TABLE_1 else None
+    scores = [run[score] for run in sorted(runs, key=lambda run: int(run["seed"]))]
+    spread = f" +- {stdev(scores):.2f}" if len(scores) > 1 else ""
+    return [
+        recipe, sizes - 1, len(runs), f"{mean(scores):.2f}{spread}",
+        "" if published is None else f"{published:.2f}",
+        f"{mean(run[curve][-1] for run in runs):.2f}",
+        f"{mean(run['average_forgetting'] for run in runs):.2f}",
+        ", ".join(sorted({str(run["quality"] or "original") for run in runs})),
+        f"{mean(run['memory']['items'] for run in runs):,.0f}",
+        ", ".join(f"{found:.2f}" for found in scores),
+    ]  # fmt: skip
+
+
+def grid() -> str:
     """Every quality at a small budget, beside R_q of the run that replays originals."""
     runs = [run for run in read("runs") if run["budget"] == "5/class" and run["name"] == "lucir"]
     ratios = {
@@ -147,34 +160,30 @@ def grids() -> None:
                 *(f"{r['mean']:.2f}" for r in run["volume_ratios"] if r["quality"] == 25),
             ]
         )  # fmt: skip
-    table(*rows)
+    return table(*rows)
 
 
-def times() -> None:
+def times() -> str:
     """Where the time of a run goes, of runs that had the card to themselves."""
     parts = ("decode", "train", "select", "volume_ratio", "encode", "evaluate", "write")
-    head: list[object] = [
-        "recipe",
-        "phases",
-        "seconds",
-        *parts,
-        "trained images",
-        "images/s",
-        "start",
-        "R_q to choose",
-    ]
-    rows: list[list[object]] = [head]
+    head = ["recipe", "seed", "commit", "phases", "seconds", *parts]
+    rows: list[list[object]] = [[*head, "trained images", "images/s", "start", "R_q to choose"]]
     for run in read("runs"):
         if run["gpu"] and run["remark"] is None:
-            cells = [f"{run['parts'].get(part, 0):.1f}" for part in parts]
+            shares = [f"{run['parts'].get(part, 0):.1f}" for part in parts]
             rows.append(
                 [
-                    run["name"], len(run["sizes"]) - 1, f"{run['seconds']:.0f}", *cells,
-                    f"{run['trained_images']:,}", f"{median(run['images_per_second']):,.0f}",
-                    f"{run['start_seconds']:.1f}", f"{run['choosing_seconds']:.1f}",
+                    run["name"], run["seed"], run["commit"], len(run["sizes"]) - 1,
+                    f"{run['seconds']:.0f}", *shares, f"{run['trained_images']:,}",
+                    f"{median(run['images_per_second']):,.0f}", f"{run['start_seconds']:.1f}",
+                    f"{run['choosing_seconds']:.1f}",
                 ]
             )  # fmt: skip
-    table(*rows)
+    return table(*rows)
+
+
+def steps() -> str:
+    """Images a second of the training step."""
     rates: list[list[object]] = [["step", "batch", "plain", "graph", "compiled", "both"]]
     for batch, teacher in ((128, False), (128, True), (512, False)):
         found = {
@@ -182,15 +191,28 @@ def times() -> None:
             for r in read("step")
             if r["batch"] == batch and r["teacher"] == teacher
         }
-        name = "LUCIR with its teacher" if teacher else "the bare network"
+        what = "LUCIR with its teacher" if teacher else "the bare network"
         kinds = ((False, False), (True, False), (False, True), (True, True))
-        rates.append([name, batch, *(found.get(kind, "") for kind in kinds)])
-    table(*rates)
+        rates.append([what, batch, *(found.get(kind, "") for kind in kinds)])
+    return table(*rates)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "runs cub256": lambda: compared("cub256"),
+    "runs textures": lambda: compared("textures"),
+    "grid": grid,
+    "times": times,
+    "steps": steps,
+    "speed": speed,
+    "plans": plans,
+}
+
+
+def filled(page: str) -> str:
+    """A page with what stands between `<!-- table X -->` and `<!-- end -->` made anew."""
+    places = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return places.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page)
 
 
 if __name__ == "__main__":
-    compared()
-    grids()
-    times()
-    speed()
-    plans()
+    PAGE.write_text(filled(PAGE.read_text()))
