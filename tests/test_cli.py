@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from mrdc.cli import main
-from mrdc.experiment.presets import PRESETS, RECIPES
+from mrdc.detection import LEARNERS
+from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIPES
 from mrdc.memory import ReplayMemory
 from mrdc.methods import METHODS
 from tests.conftest import jpeg
@@ -428,14 +429,15 @@ def words(value: list[str] | str) -> str:
 def test_list_names_methods_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
     """Recipes first; `list presets` has every one, with the paper's number."""
     names = said(capsys, "list")
-    assert names["methods"] == list(METHODS)
-    assert names["presets"] == [*RECIPES, *PRESETS]
+    assert names["methods"] == [*METHODS, *LEARNERS]
+    assert names["presets"] == [*RECIPES, *SCENE_RECIPES, *PRESETS, *SCENE_PRESETS]
     assert "textures" in names["datasets"]
     assert said(capsys, "list", "presets") == {"presets": names["presets"]}
     assert run("list") == 0
     out = capsys.readouterr().out
     assert "lucir-mrdc" in out
-    assert f"and {len(PRESETS)} rows of the paper" in " ".join(out.split())
+    rows = len(PRESETS) + len(SCENE_PRESETS)
+    assert f"and {rows} rows of the paper" in " ".join(out.split())
     assert "unknown list 'preset'" in refused(capsys, "list", "preset")
 
 
@@ -446,7 +448,7 @@ def test_list_presets_tells_people(
     monkeypatch.setenv("COLUMNS", "200")
     assert run("list", "presets") == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert set(rows) == {"name", *RECIPES, *PRESETS}
+    assert set(rows) == {"name", *RECIPES, *SCENE_RECIPES, *PRESETS, *SCENE_PRESETS}
     assert "46.68" in rows["cub-5-lucir-mrdc"]
     assert "20/class, 94" in rows["cub-5-lucir-mrdc"]
     assert "none" in rows["finetune"]

@@ -9,7 +9,8 @@ ORDER = [
     "errors", "registry", "threads", "image", "codec", "budget", "store", "filling", "shelf",
     "views", "loading", "memory", "selection", "quality", "metrics", "clock", "data", "nn",
     "embedding", "settings", "survey", "planning", "packing", "auditing", "exporting", "augment",
-    "feed", "loop", "methods", "prepare", "keeping", "exemplars", "learner", "experiment",
+    "feed", "loop", "methods", "prepare", "keeping", "exemplars", "learner", "detection",
+    "experiment",
     "progress", "show", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent

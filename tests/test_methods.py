@@ -26,7 +26,6 @@ from mrdc.feed import Examples, open_feed
 from mrdc.image import Photo
 from mrdc.keeping import Keeper
 from mrdc.learner import Run
-from mrdc.prepare import architecture, make_method, method_settings, pick_device
 from mrdc.loop import fit
 from mrdc.methods import METHODS
 from mrdc.methods.base import Lesson, Method, balanced, imprint
@@ -38,6 +37,7 @@ from mrdc.methods.podnet import PODNet, cluster, nca_official, nca_paper, pod_sp
 from mrdc.nn.heads import LSC, Head, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import ResNet, Variant
+from mrdc.prepare import architecture, make_method, method_settings, pick_device
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
 from tests.conftest import jpeg, pixels
 
@@ -75,6 +75,9 @@ class Says:
     def features(self, x: Tensor) -> Tensor:
         return self.given
 
+    def compiles(self, x: Tensor) -> bool:
+        return False
+
     def __call__(self, x: Tensor) -> Output:
         return Output(self.maps, self.given, self.scores, self.scale * self.scores)
 
@@ -106,8 +109,9 @@ def lesson(**given: Any) -> Lesson:
     fields: dict[str, Any] = {
         "phase": 1, "old": 2, "new": 1, "model": nothing, "teacher": None, "train": Examples(),
         "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
-        "training": TrainSettings(epochs=3, batch_size=4), "loss": nothing, "fit": nothing, "features": nothing,
-        "store": lambda: None, "preview": nothing, "build": nothing, "size": 32, "seed": len,
+        "training": TrainSettings(epochs=3, batch_size=4), "loss": nothing, "fit": nothing,
+        "features": nothing, "store": lambda: None, "preview": nothing, "build": nothing,
+        "size": 32, "seed": len,
     }  # fmt: skip
     return Lesson(**fields | given)
 
@@ -227,7 +231,7 @@ def test_class_means_see_what_the_memory_has_after_storing() -> None:
     def store() -> None:
         now.memory = examples([0, 0])
 
-    now.store = store
+    now.store = cast(Any, store)
     method = ICaRL()
     method.end_phase(now)
     assert method.class_means_ is not None
@@ -436,7 +440,7 @@ def test_balanced_finetuning_trains_rows_alone(balance: Any, old_too: bool) -> N
         now.memory = examples([0, 0, 0, 1, 1, 2, 2, 2])
         order.append(len(seen))
 
-    now.store = store
+    now.store = cast(Any, store)
     method = LUCIR(balance=balance, balance_epochs=2, balance_lr=0.5)
     method.end_phase(now)
     changed = {n for n, value in net.state_dict().items() if not torch.equal(value, before[n])}

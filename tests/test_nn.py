@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -67,7 +68,9 @@ def test_plain_is_torchvisions_resnet18() -> None:
     ours.head.grow(1000, theirs.fc.weight.detach())
     assert isinstance(ours.head, Linear)
     ours.head.bias.data.copy_(theirs.fc.bias)
-    pairs = zip(convolutions(lived_in(ours.backbone)), convolutions(theirs), strict=True)
+    pairs = zip(
+        convolutions(lived_in(cast(ResNet, ours.backbone))), convolutions(theirs), strict=True
+    )
     for mine, other in pairs:
         other.load_state_dict(mine.state_dict())
     theirs.eval()
@@ -343,7 +346,7 @@ def test_a_teacher_becomes_the_next_one_in_place() -> None:
 def checkpoint(head: str = "LSC", classes: tuple[int, ...] = (2, 1)) -> Checkpoint:
     what = Architecture("pod", head, 2, "3x3", 32, classes)
     net = what.build()
-    lived_in(net.backbone)
+    lived_in(cast(ResNet, net.backbone))
     tensors = {"model": dict(net.state_dict()), "method": {"bias_": torch.tensor([1.5, -0.5])}}
     return Checkpoint(what, tensors, {"phase": len(classes) - 1, "note": [1, None, "x"]})
 

@@ -280,7 +280,7 @@ def splits_for(data_for: Data) -> Callable[[str], Splits]:
     return splits
 
 
-def stream_of(found: Preset, splits: Splits) -> Stream:
+def stream_of(found: Preset[Any], splits: Splits) -> Stream:
     settings = found.settings
     return make_stream(splits, settings.phases, settings.first, settings.order)
 

@@ -27,7 +27,8 @@ PLACES = ["quality=50,seed=0", "quality=50,seed=1", "quality=original,seed=0",
 
 def settings_of(recipe: str) -> RunSettings:
     """What a recipe stands for, as the command line would say it."""
-    return named(recipe).preset.settings
+    settings: RunSettings = named(recipe).preset.settings
+    return settings
 
 
 # Cells

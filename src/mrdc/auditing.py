@@ -10,7 +10,7 @@ import numpy as np
 
 from mrdc.errors import MemoryFileError, MrdcError
 from mrdc.image import decode
-from mrdc.store import MemoryFile
+from mrdc.store import MemoryFile, box_problems
 from mrdc.threads import ordered, workers
 
 
@@ -69,6 +69,10 @@ def _index_problems(file: MemoryFile) -> list[str]:
     pairs = np.column_stack([arrays["labels"], arrays["digests"]])
     if len(np.unique(pairs, axis=0)) != len(pairs):
         problems.append("a class holds the same image twice")
+    if "boxes" in arrays:
+        problems += box_problems(
+            arrays["box_counts"], arrays["boxes"], file.sources, len(file.box_classes)
+        )
     return problems
 
 

@@ -52,9 +52,14 @@ def draw_crops(
 
 def centre_crops(height: NDArray[np.int64], width: NDArray[np.int64], size: int) -> Crops:
     """The evaluation view, `views.centre_crop`, as crops of images of these sizes."""
-    side = (np.minimum(height, width) * (size / round(size * 256 / 224))).astype(np.float32)
-    top, left = (((edge - side) / 2).astype(np.float32) for edge in (height, width))
-    return Crops(top, left, side, side, np.zeros(len(height), bool))
+    scale = round(size * 256 / 224) / np.minimum(height, width)
+    sides = []
+    for edge in (height, width):
+        scaled = np.maximum(size, np.rint(edge * scale))
+        start = (scaled - size) // 2 * edge / scaled
+        sides += [start.astype(np.float32), (size * edge / scaled).astype(np.float32)]
+    top, h, left, w = sides
+    return Crops(top, left, h, w, np.zeros(len(height), bool))
 
 
 def _largest(height: NDArray[np.int64], width: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -103,5 +108,5 @@ def weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
     centre = first + (place + 0.5) * step
     reach = step.clamp(min=1.0)
     weight = (1 - (pixel + 0.5 - centre).abs() / reach).clamp(min=0)
-    weight = weight * ((pixel >= first) & (pixel < first + length[:, None, None]))
+    weight = weight * ((pixel + 1 > first) & (pixel < first + length[:, None, None]))
     return weight / weight.sum(2, keepdim=True)

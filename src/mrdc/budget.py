@@ -74,12 +74,16 @@ class Budget:
 def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget:
     """Read a budget: `20/class`, `2000 originals`, `200MB`, or a number of bytes.
 
+    Scenes come in phases rather than classes: `100/phase` is the same for them.
+
     Raises:
         UsageError: another form, nothing or less, or a budget counted in
             originals without their mean size in `original_bytes`.
     """
     match = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*(/\s*class|originals?|[kmgt]?i?b|)\s*", str(text), re.IGNORECASE
+        r"\s*(\d+(?:\.\d+)?)\s*(/\s*(?:class|phase)|originals?|[kmgt]?i?b|)\s*",
+        str(text),
+        re.IGNORECASE,
     )
     if not match or not 0 < float(match[1]) < 1e15:
         raise UsageError(f"budget {text!r} is not one: {ALLOWED}")
@@ -92,7 +96,7 @@ def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget
             f"budget {text!r} counts originals, so it needs original_bytes, the mean "
             "bytes of one, as in parse_budget('20/class', original_bytes=17900)"
         )
-    return Budget(amount, "class" if "class" in unit else "originals", original_bytes)
+    return Budget(amount, "class" if unit.startswith("/") else "originals", original_bytes)
 
 
 def quantity(sizes: ArrayLike, budget_bytes: int) -> int:

@@ -21,7 +21,7 @@ from mrdc.errors import ImageError, MrdcError, UsageError
 from mrdc.exporting import Format
 from mrdc.progress import Progress, SweepProgress
 from mrdc.registry import lookup
-from mrdc.settings import PackSettings, PlanSettings, RunSettings
+from mrdc.settings import AnySettings, DetectSettings, PackSettings, PlanSettings, RunSettings
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
@@ -67,8 +67,8 @@ class Export:
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The folder, or the tar, to make."""
     format: Format | None = None
-    """folder: one sub-folder a class; webdataset: a tar of image, class and details. By
-    default webdataset where the output ends in .tar."""
+    """folder: one sub-folder a class; webdataset: a tar of image, class and details; coco: images
+    with boxes, and annotations.json. By default webdataset where the output ends in .tar."""
     json: Json = False
 
 
@@ -79,6 +79,13 @@ class Run(RunSettings):
     mrdc run NAME --data DATA, where NAME is a recipe such as lucir or lucir-mrdc, a preset such
     as cub-5-lucir-mrdc (`mrdc list` has all), or a TOML file with recipe = "..." and settings.
     """
+
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detect(DetectSettings):
+    """Learn a detector phase by phase; the same command again goes on where it stopped."""
 
     json: Json = False
 
@@ -96,6 +103,20 @@ class Sweep(RunSettings):
     jobs: int | None = None
     """Runs at once; by default what the memory of a GPU allows, or one."""
     json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectSweep(DetectSettings):
+    """A grid of detectors' runs, with means over seeds; goes on where it stopped."""
+
+    grid: tuple[str, ...] = ()
+    """Axes: setting=value,value,..."""
+    jobs: int | None = None
+    """Runs at once; by default what the memory of a GPU allows, or one."""
+    json: Json = False
+
+
+Experiment = Run | Detect | Sweep | DetectSweep
 
 
 @dataclass(frozen=True)
@@ -255,10 +276,13 @@ def _experiment(verb: str, arguments: list[str], console: Console) -> int:
             "`mrdc list` has all"
         )
 
-    def parsed(recipe: str) -> Run | Sweep:
+    def parsed(recipe: str) -> Experiment:
         """The flags on top of what a name stands for."""
         preset = named(recipe).preset
-        kind: type[Run] | type[Sweep] = Run if verb == "run" else Sweep
+        scenes = isinstance(preset.settings, DetectSettings)
+        kind: type[Experiment] = Detect if scenes else Run
+        if verb == "sweep":
+            kind = DetectSweep if scenes else Sweep
         settings = {field.name: getattr(preset.settings, field.name) for field in
                     fields(preset.settings)}  # fmt: skip
         if not settings["data"]:
@@ -275,13 +299,19 @@ def _experiment(verb: str, arguments: list[str], console: Console) -> int:
         return command
 
     command = parsed(name)
-    if isinstance(command, Run):
-        from mrdc.experiment.run import run as run_one
-
+    if isinstance(command, Run | Detect):
         label, _, preset = named(name)
         with Progress(command.json) as progress:
             settings = as_settings(command)
-            found = run_one(settings, name=label, paper=preset.paper, listener=progress)
+            about: dict[str, Any] = {"name": label, "paper": preset.paper, "listener": progress}
+            if isinstance(settings, DetectSettings):
+                from mrdc.experiment.detect import detect
+
+                found = detect(settings, **about)
+            else:
+                from mrdc.experiment.run import run as run_one
+
+                found = run_one(settings, **about)
         answer(command.json, found, lambda: show.run(console, found))
         return 0
     from mrdc.experiment.sweep import run_sweep
@@ -295,11 +325,10 @@ def _experiment(verb: str, arguments: list[str], console: Console) -> int:
     return 0
 
 
-def as_settings(command: RunSettings) -> RunSettings:
+def as_settings(command: Experiment) -> AnySettings:
     """What a command says of the experiment."""
-    return RunSettings(
-        **{field.name: getattr(command, field.name) for field in fields(RunSettings)}
-    )
+    kind = DetectSettings if isinstance(command, DetectSettings) else RunSettings
+    return kind(**{field.name: getattr(command, field.name) for field in fields(kind)})
 
 
 def _silence() -> None:

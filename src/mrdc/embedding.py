@@ -34,12 +34,14 @@ class Embedder:
 
     Attributes:
         key: identifies network and weights in the feature cache; None: no cache.
+        whole: see images one by one as they are, rather than the middle of each.
     """
 
     network: Network
     size: int = 224
     key: str | None = None
     batch_size: int = 64
+    whole: bool = False
 
 
 def load_embedder(name: str | Network | Embedder, weights: Path | None = None) -> Embedder:
@@ -202,7 +204,8 @@ def embed(
             if known is not None:
                 return digest, known
             pixels = decode(data, photo.id) if isinstance(data, bytes) else data
-            return digest, centre_crop(tensor(pixels), embedder.size)
+            image = tensor(pixels)
+            return digest, image if embedder.whole else centre_crop(image, embedder.size)
         except ImageError as error:
             return error
 
@@ -249,7 +252,7 @@ def embed(
             else:
                 batch.append((len(good), digest, found))
             good.append(index)
-            if len(batch) == embedder.batch_size:
+            if len(batch) == (1 if embedder.whole else embedder.batch_size):
                 run()
     if batch:
         run()

@@ -4,10 +4,12 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mrdc.budget import parse_budget
 from mrdc.clock import Clock
@@ -21,13 +23,13 @@ from mrdc.memory import ReplayMemory
 from mrdc.planning import UNLIMITED, Measured, measure, ranking_for
 from mrdc.quality import choose_quality, judge
 from mrdc.selection import SELECTORS, Ranking
-from mrdc.settings import MemorySettings, PlanSettings, RunSettings
+from mrdc.settings import MemorySettings, PlanSettings, ReplaySettings
 from mrdc.survey import Survey, quiet
 
 ORIGINAL = "original"
 FILE_QUALITY = 95  # of a JPEG made of pixels that are to stand among original files
 Arrange = Callable[[list[str], list[int], int], list[int]]
-Instead = Mapping[tuple[int, str], Pixels]  # pixels by label and name
+Instead = Mapping[tuple[int, str], Pixels]  # by label and name; images not in it are left out
 NOTHING: Instead = {}
 
 
@@ -39,13 +41,17 @@ class Exemplars:
         arrange: the method's say in the order in which a class is stored.
         charge: bytes of the budget that are not for images.
         candidates: what was measured after the last phase.
+        features: of the last phase's images, by class.
+        ranked: places of those, in the order in which they are stored.
     """
 
-    settings: RunSettings
+    settings: ReplaySettings
     stream: Stream
     arrange: Arrange
     charge: int = 0
     candidates: list[Measured] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
+    ranked: list[Ranking] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         whole = parse_budget(self.settings.memory.budget, self.stream.original_bytes)
@@ -74,7 +80,9 @@ class Exemplars:
         with clock.part("encode"):
             self._fill(self.memory, phase, seen, rankings, instead)
 
-    def preview(self, phase: int, embedder: Embedder, clock: Clock) -> ReplayMemory:
+    def preview(
+        self, phase: int, embedder: Embedder, clock: Clock, instead: Instead = NOTHING
+    ) -> ReplayMemory:
         """Exemplars of the phase's classes alone, as they would be chosen now."""
         seen, rankings = self._survey(phase, embedder, clock)
         if not self.chosen:
@@ -82,7 +90,7 @@ class Exemplars:
         scratch = self._empty()
         scratch.budget = seen.budget
         with clock.part("encode"):
-            self._fill(scratch, phase, seen, rankings, NOTHING)
+            self._fill(scratch, phase, seen, rankings, instead)
         return scratch
 
     def _judge(self, seen: Survey, rankings: list[Ranking], clock: Clock) -> None:
@@ -110,7 +118,7 @@ class Exemplars:
         total = self.budget.total_bytes(len(self.stream.classes))
         if probe.nbytes > total:
             raise BudgetError(
-                f"--memory.budget {self.budget}: {total:,} bytes for {len(firsts)} classes, but "
+                f"--memory.budget {memory.budget}: {total:,} bytes for {len(firsts)} classes, but "
                 f"one image of each takes about {probe.nbytes:,} at the lowest quality allowed"
             )
 
@@ -135,7 +143,9 @@ class Exemplars:
             features = list(torch.split(rows, [len(photos) for photos in images.photos]))
             seen = Survey(plan_settings(self.settings), quiet, images, budget, embedder)
             seen.features = features
-            return seen, self._arranged(phase, images, seen.rank(features))
+            self.ranked = self._arranged(phase, images, seen.rank(features))
+            self.features = features
+            return seen, self.ranked
 
     def _arranged(self, phase: int, images: ImageSet, rankings: Sequence[Ranking]) -> list[Ranking]:
         """Rankings as the method wants them."""
@@ -187,26 +197,26 @@ class Exemplars:
         memory.codec, memory.quality = self.codec, self.quality
         start = self.stream.phases[phase].start
         photos = enumerate(zip(seen.images.photos, order, strict=True), start)
-        memory.add(
-            {
-                label: [self._stored(label, of_class[index], instead) for index in ranks]
-                for label, (of_class, ranks) in photos
-            },
-            threads=self.settings.threads,
-        )
+        ranked = {
+            label: [of_class[index] for index in ranks] for label, (of_class, ranks) in photos
+        }
+        if instead:
+            ranked = {label: self._changed(label, ranked[label], instead) for label in ranked}
+        memory.add(ranked, threads=self.settings.threads)
 
-    def _stored(self, label: int, photo: Photo, instead: Instead) -> Photo:
-        """An image, with other pixels if there are any; they become a file among originals."""
-        pixels = instead.get((label, photo.id))
-        if pixels is None:
-            return photo
-        data: bytes | Pixels = pixels
-        if self.codec.name == ORIGINAL:
-            data = CODECS["jpeg"].encode(pixels, FILE_QUALITY)
-        return Photo(photo.id, lambda: data)
+    def _changed(self, label: int, photos: Sequence[Photo], instead: Instead) -> list[Photo]:
+        """Those images that have other pixels, with these; among originals they become files."""
+
+        def load(name: str) -> bytes | Pixels:
+            pixels = instead[label, name]
+            plain = self.codec.name == ORIGINAL
+            return CODECS["jpeg"].encode(pixels, FILE_QUALITY) if plain else pixels
+
+        known = [photo.id for photo in photos if (label, photo.id) in instead]
+        return [Photo(name, partial(load, name)) for name in known]
 
 
-def plan_settings(settings: RunSettings) -> PlanSettings:
+def plan_settings(settings: ReplaySettings) -> PlanSettings:
     """The memory settings of a run, as `plan` knows them."""
     memory = settings.memory
     return PlanSettings(

@@ -1,21 +1,25 @@
-"""`export`: the images of a memory file as a folder or a WebDataset tar."""
+"""`export`: the images of a memory file as a folder, a WebDataset tar or a COCO data set."""
 
 import csv
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from mrdc.errors import MemoryFileError, OutputError
-from mrdc.store import MemoryFile, output_errors, umask, whole_file
+from mrdc.errors import MemoryFileError, OutputError, UsageError
+from mrdc.image import decode
+from mrdc.store import Boxes, MemoryFile, output_errors, umask, whole_file
 
-Format = Literal["folder", "webdataset"]
+Format = Literal["folder", "webdataset", "coco"]
+Tell = Callable[[int], None]  # told of progress
 KINDS = {
     b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\0": "tif",
     b"MM\0*": "tif", b"\0\0\0\x0cjP": "jp2", b"\xff\x4f\xff\x51": "jp2", b"P5": "pgm", b"P6": "ppm",
@@ -26,7 +30,7 @@ def export(
     file: MemoryFile,
     output: Path,
     format: Format | None = None,
-    progress: Callable[[int], None] = lambda count: None,
+    progress: Tell = lambda count: None,
 ) -> int:
     """Write every image as a file of its own; how many there were.
 
@@ -35,6 +39,7 @@ def export(
     Raises:
         OutputError: the output exists or cannot be written; nothing is left of it.
         MemoryFileError: an image does not match its checksum.
+        UsageError: coco, but the images have no boxes.
     """
     if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; name a new one")
@@ -42,8 +47,7 @@ def export(
         raise OutputError(f"{output}: there is no folder {output.parent}")
     if format is None:
         format = "webdataset" if output.suffix == ".tar" else "folder"
-    writer = _folder if format == "folder" else _webdataset
-    writer(file, output, progress)
+    WRITERS[format](file, output, progress)
     return len(file)
 
 
@@ -68,7 +72,7 @@ def ending(stream: bytes) -> str:
 
 
 def safe_names(names: list[str]) -> list[str]:
-    """A distinct, harmless folder name for each class.
+    """A distinct, harmless file name for each name.
 
     Letters, digits, space, dot, dash and underscore stay, other characters
     become underscores; a name that is changed by this, or taken, gets a number.
@@ -86,27 +90,14 @@ def safe_names(names: list[str]) -> list[str]:
     return safe
 
 
-def _folder(file: MemoryFile, output: Path, progress: Callable[[int], None]) -> None:
-    classes = file.meta["classes"]
-    folders = dict(
-        zip((c["label"] for c in classes), safe_names([c["name"] for c in classes]), strict=True)
-    )
-    names = {c["label"]: c["name"] for c in classes}
+@contextmanager
+def _whole_folder(output: Path) -> Iterator[Path]:
+    """A folder that appears under its name only when it is complete."""
     with output_errors(output):
         parent = output.absolute().parent
         temporary = Path(tempfile.mkdtemp(".tmp", f".{output.name}.", parent))
         try:
-            manifest = temporary / "manifest.csv"
-            with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
-                writer = csv.writer(listing)
-                writer.writerow(["file", "label", "class", "rank", "source"])
-                for _, stream, kind, label, rank, source in _images(file):
-                    relative = f"{folders[label]}/{rank:06d}.{kind}"
-                    target = temporary / relative
-                    target.parent.mkdir(exist_ok=True)
-                    target.write_bytes(stream)
-                    writer.writerow([relative, label, names[label], rank, source])
-                    progress(1)
+            yield temporary
             temporary.chmod(0o777 & ~umask())
             temporary.rename(output)
         except BaseException:
@@ -114,7 +105,27 @@ def _folder(file: MemoryFile, output: Path, progress: Callable[[int], None]) -> 
             raise
 
 
-def _webdataset(file: MemoryFile, output: Path, progress: Callable[[int], None]) -> None:
+def _folder(file: MemoryFile, output: Path, progress: Tell) -> None:
+    classes = file.meta["classes"]
+    folders = dict(
+        zip((c["label"] for c in classes), safe_names([c["name"] for c in classes]), strict=True)
+    )
+    names = {c["label"]: c["name"] for c in classes}
+    with _whole_folder(output) as folder:
+        manifest = folder / "manifest.csv"
+        with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
+            writer = csv.writer(listing)
+            writer.writerow(["file", "label", "class", "rank", "source"])
+            for _, stream, kind, label, rank, source in _images(file):
+                relative = f"{folders[label]}/{rank:06d}.{kind}"
+                target = folder / relative
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(stream)
+                writer.writerow([relative, label, names[label], rank, source])
+                progress(1)
+
+
+def _webdataset(file: MemoryFile, output: Path, progress: Tell) -> None:
     names = {entry["label"]: entry["name"] for entry in file.meta["classes"]}
     with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
         for index, stream, kind, label, rank, source in _images(file):
@@ -129,3 +140,57 @@ def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size = len(data)
     tar.addfile(entry, io.BytesIO(data))
+
+
+def _coco(file: MemoryFile, output: Path, progress: Tell) -> None:
+    """Files in images/, and annotations.json; a category's id is its label and 1."""
+    if not file.box_classes:
+        raise UsageError(
+            f"{file.path}: its images have no boxes, which the format coco needs; choose folder or "
+            "webdataset"
+        )
+    boxes, names = file.boxes, safe_names([os.path.splitext(name)[0] for name in file.sources])
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    with _whole_folder(output) as folder:
+        (folder / "images").mkdir()
+        for index, stream, kind, _, _, source in _images(file):
+            name = f"{names[index]}.{kind}"
+            (folder / "images" / name).write_bytes(stream)
+            height, width, _ = decode(stream, source).shape
+            images.append({"id": index + 1, "file_name": name, "width": width, "height": height})
+            annotations += _annotations(index + 1, boxes[index], len(annotations) + 1)
+            progress(1)
+        classes = enumerate(file.box_classes, start=1)
+        data = {
+            "info": {"description": f"images and boxes of {file.path.name}, written by mrdc"},
+            "images": images,
+            "annotations": annotations,
+            "categories": [{"id": number, "name": name} for number, name in classes],
+        }
+        (folder / "annotations.json").write_text(json.dumps(data))
+
+
+def _annotations(image: int, boxes: Boxes, first: int) -> list[dict[str, Any]]:
+    """COCO's entries for the boxes of an image, numbered from `first`."""
+    entries = []
+    for number, (left, top, right, bottom, label) in enumerate(boxes.tolist(), first):
+        width, height = right - left, bottom - top
+        entries.append(
+            {
+                "id": number,
+                "image_id": image,
+                "category_id": int(label) + 1,
+                "bbox": [left, top, width, height],
+                "area": width * height,
+                "iscrowd": 0,
+            }
+        )
+    return entries
+
+
+WRITERS: dict[str, Callable[[MemoryFile, Path, Tell], None]] = {
+    "folder": _folder,
+    "webdataset": _webdataset,
+    "coco": _coco,
+}

@@ -96,8 +96,6 @@ class Companions:
 class Feed(Protocol):
     """Endless training views of some examples."""
 
-    companions: Companions | None
-
     def __len__(self) -> int: ...
 
     def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
@@ -189,9 +187,9 @@ class GpuFeed:
         device: torch.device,
         threads: int | None = None,
         compiled: bool = False,
+        companions: Companions | None = None,
     ):
-        self.size, self.compiled = size, compiled
-        self.companions: Companions | None = None
+        self.size, self.compiled, self.companions = size, compiled, companions
         self.labels = torch.tensor(examples.labels, device=device)
         self.sides = np.empty((len(examples), 2), np.int64)
         self.images = torch.empty(len(examples), 0, 3, 0, dtype=torch.uint8, device=device)
@@ -261,15 +259,16 @@ def open_feed(
     resident: Resident = "auto",
     threads: int | None = None,
     compiled: bool = False,
+    companions: Companions | None = None,
 ) -> Feed:
     """A feed that keeps the images where they are read fastest and there is room."""
     where = _where(examples, size, device) if resident == "auto" else resident
     if where == "gpu":
-        return GpuFeed(examples, size, device, threads, compiled)
+        return GpuFeed(examples, size, device, threads, compiled, companions)
     images: Images = examples
     if where == "ram":
         images = Decoded(list(_decoded(examples, threads)), examples.labels)
-    return HostFeed(images, examples.labels, size, device, threads)
+    return HostFeed(images, examples.labels, size, device, threads, companions)
 
 
 def _where(examples: Examples, size: int, device: torch.device) -> Resident:

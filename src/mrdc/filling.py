@@ -19,10 +19,11 @@ from mrdc.codec import Codec
 from mrdc.codec.jpeg import split
 from mrdc.errors import ImageError
 from mrdc.image import Photo, decode
-from mrdc.store import index_entry, output_errors
+from mrdc.store import output_errors
 from mrdc.threads import ordered
 
 Skip = Callable[[ImageError], None]
+Entry = Callable[[str], int]  # bytes of the index that an image takes, by its source
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Item:
     kept: bool  # the source bytes, because encoding did not make them smaller
     digest: bytes
 
-    def cost(self, indexed: bool) -> int:
+    def cost(self, entry: Entry | None) -> int:
         """Bytes charged: the body and, where the whole file counts, the index entry."""
-        return len(self.body) + (index_entry(self.source) if indexed else 0)
+        return len(self.body) + (entry(self.source) if entry else 0)
 
 
 def encode(photo: Photo, codec: Codec, quality: int | None, tables: bytes) -> Item:
@@ -102,7 +103,7 @@ class Growing:
 
     photos: deque[Photo]  # not asked for yet
     spool: Spool | None
-    indexed: bool
+    entry: Entry | None
     items: list[Item] = field(default_factory=list)  # without their bodies if spooled
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -130,7 +131,7 @@ class Growing:
     @property
     def next_cost(self) -> int:
         """Bytes that the first image in the queue will cost."""
-        return self.waiting[0].cost(self.indexed)
+        return self.waiting[0].cost(self.entry)
 
     def offer(self, item: Item) -> None:
         """Queue an image behind those that wait; exact duplicates are counted, not kept."""
@@ -162,7 +163,7 @@ def fill(
     encode: Callable[[Photo], Item],
     pool: Executor,
     *,
-    indexed: bool = False,
+    entry: Entry | None = None,
     spool: Spool | None = None,
     skip: Skip | None = None,
     progress: Callable[[int], None] = lambda count: None,
@@ -175,11 +176,11 @@ def fill(
 
     Args:
         photos: by label, in rank order.
-        indexed: whether index entries count.
+        entry: bytes of index entries, where they count.
         skip: told of each unreadable photo, which is then left out; without
             it the first one raises.
     """
-    classes = {label: Growing(deque(ranked), spool, indexed) for label, ranked in photos.items()}
+    classes = {label: Growing(deque(ranked), spool, entry) for label, ranked in photos.items()}
     share = -1
     while True:
         before = share

@@ -111,8 +111,8 @@ class Run:
     def learn(self, phase: int) -> None:
         """Train, store, evaluate, and keep what came of it."""
         clock = self.clock = Clock()
-        self.stages: list[Examples] = []  # of the phase; the main one first
-        self.feeds: dict[int, Feed] = {}  # of stages that will go on
+        self.stages = 0  # of the phase so far, one after another
+        self.beside: list[tuple[Examples, Feed]] = []  # stages that go on after every epoch
         self.trained = 0
         self.first_phase: dict[str, Any] = {}
         start = self.start = time.perf_counter()
@@ -129,7 +129,7 @@ class Run:
             self.model = lesson.model
         with clock.part("train"):
             self._train(lesson)
-        self.feeds.clear()
+        self.beside.clear()
         with clock.part("finish"):
             self.method.end_phase(lesson)
         with clock.part("evaluate"):
@@ -196,9 +196,9 @@ class Run:
         self.exemplars.store(self.phase, self.embedder, self.clock, instead)
         self.lesson.memory = from_memory(self.exemplars.memory)
 
-    def _preview(self) -> Examples:
+    def _preview(self, instead: Instead = NOTHING) -> Examples:
         assert self.exemplars is not None
-        return from_memory(self.exemplars.preview(self.phase, self.embedder, self.clock))
+        return from_memory(self.exemplars.preview(self.phase, self.embedder, self.clock, instead))
 
     # Training
 
@@ -290,8 +290,7 @@ class Run:
         **options: Any,
     ) -> Stop:
         """`loop.fit` with the run's device, precision, seeds and progress."""
-        stage, feed = self._stage(examples)
-        feed.companions = companions
+        stage, name, feed = self._stage(examples, companions, going_on=until is not None)
 
         def on_epoch(epoch: Epoch, stop: Stop) -> None:
             if not math.isfinite(epoch.loss):
@@ -312,34 +311,39 @@ class Run:
                 loss,
                 feed,
                 training,
-                seed=self.seed(f"loader {self.phase} {stage}"),
+                seed=self.seed(f"loader {self.phase} {name}"),
                 clamp=self.method.clamp,
                 bf16=self.bf16,
                 until=until,
                 on_epoch=on_epoch,
                 **options,
             )
-        if until is not None:
-            self.feeds[stage] = feed
-        elif not self._features(examples.pick(range(min(len(examples), 8)))).isfinite().all():
+        few = examples.pick(range(min(len(examples), 8)))
+        if until is None and not self._features(few).isfinite().all():
             raise TrainingError(
                 f"phase {self.phase} ended with features that are no numbers: lower --train.lr "
                 f"(now {training.lr:g}), in another --out"
             )
         return stop
 
-    def _stage(self, examples: Examples) -> tuple[int, Feed]:
-        """Number and feed of a stage of training, a new one or one to go on with."""
-        for number, feed in self.feeds.items():
-            if self.stages[number] is examples:
-                return number, feed
-        self.stages.append(examples)
+    def _stage(
+        self, examples: Examples, companions: Companions | None, going_on: bool
+    ) -> tuple[int | None, str, Feed]:
+        """Number, name and feed of a stage; one that goes on has no number, but a feed for all."""
+        known = [held for held, _ in self.beside]
+        for place, held in enumerate(known):
+            if held is examples:
+                return None, f"beside {place}", self.beside[place][1]
         with self.clock.part("decode"):
             compiled = self.model.compiled is not None
             where, threads = self.settings.resident, self.settings.threads
             size = self.architecture.size
-            feed = open_feed(examples, size, self.device, where, threads, compiled)
-        return len(self.stages) - 1, feed
+            feed = open_feed(examples, size, self.device, where, threads, compiled, companions)
+        if going_on:
+            self.beside.append((examples, feed))
+            return None, f"beside {len(known)}", feed
+        self.stages += 1
+        return self.stages - 1, str(self.stages - 1), feed
 
     # What is kept
 

@@ -86,6 +86,8 @@ def fit(
     bf16: bool = False,
     resume: Stop | None = None,
     until: int | None = None,
+    rate: Callable[[int], float] | None = None,
+    graph: bool = True,
     on_epoch: Callable[[Epoch, Stop], None] = lambda epoch, stop: None,
 ) -> Stop:
     """Minimise `loss(images, labels, ...)` by SGD over a feed; returns how to go on from there.
@@ -96,20 +98,23 @@ def fit(
         clamp: bound on every element of the gradients.
         resume: where an earlier call stopped.
         until: the epoch to stop before; by default the end of the training.
+        rate: learning rate of an epoch; by default the schedule of the training.
+        graph: whether steps on a GPU may be recorded.
         on_epoch: told after every epoch how it went and how to go on from there.
     """
     able = [p for p in model.parameters() if p.requires_grad]
     chosen = {id(p) for p in (able if parameters is None else parameters)}
     trained = [p for p in able if id(p) in chosen]
     others = [p for p in able if id(p) not in chosen]
-    step = Step(loss, trained, training, clamp, bf16, captures=next(model.parameters()).is_cuda)
+    captures = graph and next(model.parameters()).is_cuda
+    step = Step(loss, trained, training, clamp, bf16, captures)
     stop = resume or Stop(0, [])
     if stop.momentum:
         step.set_momentum(stop.momentum)
     with modes(model, norm), without_gradients(others):
         for number in range(stop.epoch, training.epochs if until is None else until):
             start = time.perf_counter()
-            step.set_rate(learning_rate(training, number))
+            step.set_rate(rate(number) if rate else learning_rate(training, number))
             total = torch.zeros((), device=trained[0].device)
             brightness = np.random.default_rng((seed, number, 1))
             for images, labels, *more in feed.epoch(training.batch_size, seed, number):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -17,11 +18,23 @@ from mrdc import __version__
 from mrdc.budget import Budget, level, parse_budget, quantity, share
 from mrdc.codec import CODECS, Codec, lookup
 from mrdc.errors import BudgetError, ImageError, UsageError
-from mrdc.filling import Growing, Skip, Spool, encode, fill
+from mrdc.filling import Entry, Growing, Skip, Spool, encode, fill
 from mrdc.image import Photo, Pixels, decode
 from mrdc.loading import batches
-from mrdc.shelf import Payload, Shelf, from_file, in_ram, table_bytes, to_arrays
-from mrdc.store import HEADER_BYTES, NOTES_BYTES, MemoryFile, join_names, split_names, write_memory
+from mrdc.shelf import Payload, Shelf, box_arrays, from_file, in_ram, table_bytes, to_arrays
+from mrdc.store import (
+    BOX_HEADER_BYTES,
+    HEADER_BYTES,
+    NOTES_BYTES,
+    Boxes,
+    MemoryFile,
+    box_entry,
+    box_problems,
+    index_entry,
+    join_names,
+    split_names,
+    write_memory,
+)
 from mrdc.threads import workers
 from mrdc.views import tensor
 
@@ -35,6 +48,11 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
     class and rank. Classes share the budget equally by bytes; one that is
     short of images leaves its bytes to the others. Pickling it for worker
     processes does not copy the images: they are shared, or mapped from the file.
+
+    Images may have boxes: `boxes`, by source id, with labels that count in
+    `box_classes`; those of images held go into the file. A budget in originals is
+    not charged for them, as in the paper. One that bounds the whole file is, so
+    set both before the images are added.
 
     Args:
         budget: a `Budget`, a number of bytes, or its text, such as "200MB".
@@ -71,6 +89,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         self.class_names = dict(class_names or {})
         self.whole_file = whole_file
         self.notes: dict[str, Any] = {}  # what the file should also record, JSON values
+        self.boxes: dict[str, Boxes] = {}
+        self.box_classes: tuple[str, ...] = ()
         self._spool = Spool(spool) if spool is not None else None
         self._shelves: dict[int, Shelf] = {}
         self._ends: list[int] = []  # where each class ends in the data set
@@ -166,7 +186,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         tables = self.codec.tables(self.quality) if packed else b""
         photos = {label: _photos(label, ranked) for label, ranked in images.items()}
         room = self._room(self.budget, [*self._shelves, *photos], tables)
-        held = [int(shelf.costs(self.whole_file).sum()) for shelf in self._shelves.values()]
+        held = [int(shelf.costs(self._entry_bytes).sum()) for shelf in self._shelves.values()]
         job = partial(encode, codec=self.codec, quality=self.quality, tables=tables)
         with workers(threads) as pool:
             classes = fill(
@@ -175,7 +195,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
                 held,
                 job,
                 pool,
-                indexed=self.whole_file,
+                entry=self._entry_bytes,
                 spool=self._spool,
                 skip=skip,
                 progress=progress,
@@ -221,10 +241,20 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         skipped = {"skipped": self.notes.get("skipped", [])}
         notes = max(_json_bytes(self.notes), NOTES_BYTES + _json_bytes(skipped))
         base64 = table_bytes(self._shelves, tables) // 2
-        return room - base64 - classes - notes - HEADER_BYTES
+        named = _json_bytes(self._named()) + BOX_HEADER_BYTES if self.box_classes else 0
+        return room - base64 - classes - notes - named - HEADER_BYTES
+
+    @property
+    def _entry_bytes(self) -> Entry | None:
+        """What the index holds of an image, boxes included, where the file is bounded."""
+        return self._indexed if self.whole_file else None
+
+    def _indexed(self, source: str) -> int:
+        boxes = box_entry(len(self.boxes.get(source, ()))) if self.box_classes else 0
+        return index_entry(source) + boxes
 
     def _cut(self, shelves: dict[int, Shelf], room: int) -> dict[int, Shelf]:
-        counts = share(room, [shelf.costs(self.whole_file) for shelf in shelves.values()])
+        counts = share(room, [shelf.costs(self._entry_bytes) for shelf in shelves.values()])
         cut: dict[int, Shelf] = {}
         for (label, shelf), count in zip(shelves.items(), counts, strict=True):
             cut[label] = shelf.cut(count)
@@ -288,13 +318,30 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         """Write the memory file, whole or not at all.
 
         Raises:
+            UsageError: boxes that cannot be.
             OutputError: it cannot be written; an older file stays as it was.
         """
         arrays, tables = to_arrays(self._shelves)
+        arrays |= self._box_arrays(split_names(arrays["sources"].tobytes()))
         shelves = self._shelves.values()
         payload = (shelf.body(rank) for shelf in shelves for rank in range(len(shelf)))
         total = sum(shelf.nbytes for shelf in shelves)
         write_memory(Path(path), arrays, payload, total, self._metadata(), tables)
+
+    def _box_arrays(self, sources: list[str]) -> dict[str, NDArray[Any]]:
+        """Boxes of the images held, where there are any; refused where they cannot be."""
+        arrays = box_arrays(sources, self.boxes)
+        counts, rows = arrays["box_counts"], arrays["boxes"]
+        if not self.box_classes and not len(rows):
+            return {}
+        problems = box_problems(counts, rows, sources, len(self.box_classes))
+        if problems:
+            raise UsageError(problems[0])
+        return arrays
+
+    def _named(self) -> dict[str, Any]:
+        """What the file says of box classes; nothing where there are none."""
+        return {"box_classes": self.box_classes} if self.box_classes else {}
 
     def _entry(self, label: int) -> dict[str, Any]:
         """What the file says of a class; the largest numbers stand in for one not held yet."""
@@ -326,6 +373,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             "mrdc": __version__,
             "classes": classes,
             "notes": self.notes,
+            **self._named(),
         }
 
     @classmethod
@@ -347,6 +395,9 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             class_names={entry["label"]: entry["name"] for entry in meta["classes"]},
         )
         memory.notes = meta["notes"]
+        memory.box_classes = file.box_classes
+        if memory.box_classes:
+            memory.boxes = dict(zip(file.sources, file.boxes, strict=True))
         memory._replace(from_file(file))
         return memory
 

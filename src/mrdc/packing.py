@@ -36,6 +36,15 @@ class Packed:
         held = np.bincount(self.memory.targets)
         return int((held >= left).sum())
 
+    @property
+    def boxes(self) -> dict[str, int] | None:
+        """Of scenes: how many boxes there are, and how many of them the memory holds."""
+        scenes, boxes = self.seen.images.scenes, self.memory.boxes
+        if scenes is None:
+            return None
+        held = [source for label in self.memory.labels for source in self.memory.sources(label)]
+        return scenes.as_json() | {"held": sum(len(boxes[source]) for source in held)}
+
     def as_json(self) -> dict[str, Any]:
         memory = self.memory
         counts = np.bincount(memory.targets)
@@ -45,6 +54,7 @@ class Packed:
             "quality": memory.quality,
             "items": len(memory),
             "images": len(self.seen.images),
+            "boxes": self.boxes,
             "classes": len(memory.labels),
             "complete_classes": self.complete,
             "per_class": {
@@ -89,7 +99,7 @@ def pack(
                 order = ranking_for(seen, codec, quality, order, path.parent).order
         memory = seen.build(codec, quality, order, path.parent)
     memory.notes |= {
-        "select": settings.select,
+        "select": seen.select,
         "seed": settings.seed,
         "pairing": settings.pairing,
         "embed": settings.embed if seen.embedder else None,

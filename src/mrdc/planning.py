@@ -84,6 +84,8 @@ class Plan:
     budget_bytes: int
     classes: int
     images: int
+    boxes: dict[str, int] | None  # of scenes
+    select: str
     candidates: list[Measured]
     chosen: Measured
     skipped: list[str]
@@ -112,6 +114,8 @@ class Plan:
             "budget": self.budget.as_json(self.budget_bytes),
             "classes": self.classes,
             "images": self.images,
+            "boxes": self.boxes,
+            "select": self.select,
             "candidates": [candidate.as_json() for candidate in self.candidates],
             "chosen": {
                 "codec": chosen.codec,
@@ -159,6 +163,8 @@ def search(seen: Survey) -> tuple[Plan, list[Ranking]]:
         budget_bytes=seen.budget_bytes,
         classes=len(seen.images.classes),
         images=len(seen.images),
+        boxes=None if seen.images.scenes is None else seen.images.scenes.as_json(),
+        select=seen.select,
         candidates=candidates,
         chosen=candidates[place],
         skipped=seen.skipped,

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from mrdc.registry import lookup
 from mrdc.settings import RunSettings
 from mrdc.threads import ordered, workers
 
+T = TypeVar("T")
 WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}
 
 
@@ -55,40 +56,50 @@ def make_method(settings: RunSettings) -> Method:
     Raises:
         UsageError: no such method or setting, or another kind of value.
     """
-    method = lookup(METHODS, settings.method, "method")()
+    return with_options(
+        lookup(METHODS, settings.method, "method")(), settings.options, settings.method
+    )
+
+
+def with_options(method: T, options: Sequence[str], name: str) -> T:
+    """A method with settings written as name=value, each of the kind that is there.
+
+    Raises:
+        UsageError: no such setting, or another kind of value.
+    """
     defaults = method_settings(method)
     values: dict[str, Any] = {}
-    for option in settings.options:
-        name, equals, text = (part.strip() for part in option.partition("="))
+    for option in options:
+        key, equals, text = (part.strip() for part in option.partition("="))
         if not equals:
             raise UsageError(f"--set {option}: write it as name=value")
-        default = lookup(defaults, name, f"setting of {settings.method}")
+        default = lookup(defaults, key, f"setting of {name}")
         try:
-            values[name] = type(default)(text)
+            values[key] = type(default)(text)
         except ValueError:
             want = {"int": "a whole number", "float": "a number"}[type(default).__name__]
-            raise UsageError(f"--set {option}: {name} takes {want}") from None
+            raise UsageError(f"--set {option}: {key} takes {want}") from None
     return changed(method, values)
 
 
-def method_settings(method: Method) -> dict[str, Any]:
+def method_settings(method: Any) -> dict[str, Any]:
     """Settings of a method and of what it wraps."""
     inner = method_settings(method.inner) if isinstance(method, Wrapper) else {}
     return inner | {name: getattr(method, name) for name in own_settings(method)}
 
 
-def own_settings(method: Method) -> list[str]:
+def own_settings(method: Any) -> list[str]:
     """Names of a method's own settings."""
     names = [field.name for field in fields(method)]
     return [name for name in names if name != "inner" and not name.endswith("_")]
 
 
-def changed(method: Method, values: dict[str, Any]) -> Method:
+def changed(method: T, values: dict[str, Any]) -> T:
     """The method with other settings."""
     new = {name: value for name, value in values.items() if name in own_settings(method)}
     if isinstance(method, Wrapper):
         new["inner"] = changed(method.inner, values)
-    return replace(method, **new)
+    return replace(method, **new)  # type: ignore[type-var]
 
 
 def content_digest(photos: Sequence[Photo], threads: int | None) -> str:

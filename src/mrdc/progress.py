@@ -38,7 +38,7 @@ class Progress:
             return
         if kind == "phase_start":
             self._start(fields)
-        elif kind == "epoch":
+        elif kind == "epoch" and fields["stage"] is not None:
             self._epoch(fields)
         elif kind == "phase":
             self._say(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import tyro
 
@@ -15,15 +15,17 @@ class PlanSettings:
 
     photos: tyro.conf.Positional[Path]
     """A folder per class, a folder with train/ and test/ of such, a .csv of path,label, a
-    WebDataset .tar, or textures (built in)."""
+    WebDataset .tar, or textures (built in); or scenes with boxes: a COCO .json, or a folder with
+    train.json and images/, COCO or SODA10M as published."""
     budget: str
     """20/class, "2000 originals", or bytes such as 200MB (which then bound the whole file)."""
     codec: tuple[str, ...] = ("jpeg",)
     """Codecs to consider; `mrdc list` names them."""
     quality: tuple[int, ...] = QUALITIES
     """Qualities to consider. With one codec and one quality there is no search."""
-    select: str = "herding"
-    """How images of a class are ranked; `mrdc list` names the ways."""
+    select: str = "auto"
+    """How images of a class are ranked; `mrdc list` names the ways. auto: herding for classes,
+    random_choice for scenes."""
     embed: str = "lite0"
     """Network that sees the images: lite0, torchvision:NAME, or run:FOLDER (one of our runs)."""
     weights: Path | None = None
@@ -114,6 +116,19 @@ class MemorySettings:
     """Charge parameters that the method adds to the network (AANets' second branch), as fp32."""
 
 
+class ReplaySettings(Protocol):
+    """What a memory that is filled phase by phase must be told."""
+
+    @property
+    def data(self) -> str: ...
+    @property
+    def memory(self) -> MemorySettings: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def threads(self) -> int | None: ...
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """A continual-learning experiment: one stream, one method, one memory."""
@@ -163,3 +178,66 @@ class RunSettings:
     folder; --no-cache trains it anew."""
     tensorboard: bool = False
     """Also write TensorBoard events into the folder (needs mrdc[tensorboard])."""
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """Training of a detector: SGD with a constant rate, step by step."""
+
+    steps: int = 10_000
+    """Steps of a phase."""
+    lr: float = 0.01
+    """Learning rate."""
+    momentum: float = 0.9
+    """Of SGD."""
+    weight_decay: float = 1e-4
+    """Of everything that is trained."""
+    warmup: float = 0.1
+    """Part of the first phase over which the rate rises."""
+    batch_size: int = 16
+    """Labelled images in a step."""
+    unlabelled_batch: int = 16
+    """Unlabelled images in a step."""
+
+
+@dataclass(frozen=True)
+class DetectSettings:
+    """Continual learning of a detector: scenes in phases, some with boxes, some without."""
+
+    data: str
+    """A folder with train.json, val.json (COCO) and images/, or SODA10M or COCO as published."""
+    method: Annotated[str, tyro.conf.Suppress] = "supervised"
+    replay: Annotated[Literal["none", "memory", "joint"], tyro.conf.Suppress] = "memory"
+    phases: int = 5
+    """Phases; scenes are drawn at random."""
+    labelled: int = 1000
+    """Labelled scenes of a phase."""
+    unlabelled: int = 20_000
+    """Unlabelled images of a phase."""
+    seed: int = 0
+    """For phases, first weights, views and random selections."""
+    detector: Literal["r50", "r18", "lite0"] = "r50"
+    """Faster R-CNN on ResNet-50, on ResNet-18, or on EfficientNet-Lite0 (ImageNet weights)."""
+    weights: Path | None = None
+    """ImageNet weights of a ResNet; without them it starts from scratch, with group norms."""
+    short: int = 1080
+    """Images are scaled to this short side"""
+    long: int = 1920
+    """unless the long one would be over this."""
+    options: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
+    """Settings of the method, such as threshold=0.6."""
+    train: StepSettings = StepSettings()
+    memory: MemorySettings = MemorySettings(budget="100/phase", select="random_choice")
+    out: Path | None = None
+    """Folder of the run; by default runs/ and a name made of the above."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+    threads: int | None = None
+    """Decoding and encoding threads; results do not depend on it."""
+    checkpoint_seconds: float = 60.0
+    """Least time between two checkpoints inside a phase."""
+    tensorboard: bool = False
+    """Also write TensorBoard events into the folder (needs mrdc[tensorboard])."""
+
+
+AnySettings = RunSettings | DetectSettings

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.codec.jpeg import join
-from mrdc.store import Mapped, MemoryFile, index_entry, join_names, split_names
+from mrdc.errors import UsageError
+from mrdc.filling import Entry
+from mrdc.store import Boxes, Mapped, MemoryFile, join_names, split_names
 
 
 class Payload(Protocol):
@@ -44,11 +46,11 @@ class Shelf:
     def nbytes(self) -> int:
         return int(self.sizes.sum())
 
-    def costs(self, indexed: bool) -> NDArray[np.int64]:
-        """Bytes charged for each image, with index entries where they count."""
-        if not indexed:
+    def costs(self, entry: Entry | None) -> NDArray[np.int64]:
+        """Bytes charged for each image, with its index entry where entries count."""
+        if entry is None:
             return self.sizes
-        entries = [index_entry(name) for name in split_names(self.sources)]
+        entries = [entry(name) for name in split_names(self.sources)]
         return self.sizes + np.array(entries, np.int64)
 
     def body(self, rank: int) -> bytes:
@@ -117,6 +119,21 @@ def to_arrays(shelves: Mapping[int, Shelf]) -> tuple[dict[str, NDArray[Any]], li
         "sources": np.frombuffer(sources, "u1"),
     }
     return arrays, tables
+
+
+def box_arrays(sources: list[str], boxes: Mapping[str, Boxes]) -> dict[str, NDArray[Any]]:
+    """Arrays of the memory file for the boxes of these images, in order.
+
+    Raises:
+        UsageError: boxes of another shape than (n, 5).
+    """
+    none = np.empty((0, 5), "<f4")
+    rows = [np.asarray(boxes.get(source, none), "<f4") for source in sources]
+    for source, of_image in zip(sources, rows, strict=True):
+        if of_image.ndim != 2 or of_image.shape[1] != 5:
+            raise UsageError(f"boxes of {source} must have the shape (n, 5), got {of_image.shape}")
+    counts = np.array([len(of_image) for of_image in rows], "<i4")
+    return {"box_counts": counts, "boxes": np.concatenate([none, *rows])}
 
 
 def from_file(file: MemoryFile) -> dict[int, Shelf]:

@@ -10,8 +10,18 @@ from mrdc.budget import Budget
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
 from mrdc.data.splits import KINDS
-from mrdc.experiment.presets import PRESETS, RECIPES, TRAINING, WITHOUT_MEMORY
+from mrdc.experiment.presets import (
+    DETECTION,
+    PRESETS,
+    RECIPES,
+    SCENE_PRESETS,
+    SCENE_RECIPES,
+    TRAINING,
+    WITHOUT_MEMORY,
+    Preset,
+)
 from mrdc.selection import SELECTORS
+from mrdc.settings import DetectSettings
 from mrdc.store import MemoryFile
 
 if TYPE_CHECKING:
@@ -47,11 +57,11 @@ def table(*columns: str) -> Table:
 def names() -> dict[str, list[str]]:
     """What can be named on the command line."""
     return {
-        "methods": list(TRAINING),
+        "methods": [*TRAINING, *DETECTION],
         "codecs": list(CODECS),
         "selectors": list(SELECTORS),
         "datasets": [*DATASETS, *(f"{kind}:FOLDER" for kind in KINDS)],
-        "presets": [*RECIPES, *PRESETS],
+        "presets": [*RECIPES, *SCENE_RECIPES, *PRESETS, *SCENE_PRESETS],
         "studies": [],
     }
 
@@ -68,7 +78,7 @@ def printable(text: str) -> str:
 
 def count(number: float, what: str) -> str:
     """1 class, 2 classes."""
-    plural = what if number == 1 else what + ("es" if what.endswith("s") else "s")
+    plural = what if number == 1 else what + ("es" if what.endswith(("s", "x")) else "s")
     return f"{number:,.4g} {plural}" if number != int(number) else f"{int(number):,} {plural}"
 
 
@@ -78,7 +88,11 @@ def listing(console: Console, found: dict[str, list[str]], what: str | None = No
         return
     for kind, entries in found.items():
         if kind == "presets" and what is None:
-            entries = [*RECIPES, f"and {len(PRESETS)} rows of the paper (`mrdc list presets`)"]
+            entries = [
+                *RECIPES,
+                *SCENE_RECIPES,
+                f"and {len(PRESETS) + len(SCENE_PRESETS)} rows of the paper (`mrdc list presets`)",
+            ]
         if entries:
             console.print(f"[bold]{kind}[/bold]  {', '.join(entries)}")
 
@@ -86,11 +100,17 @@ def listing(console: Console, found: dict[str, list[str]], what: str | None = No
 def presets(console: Console) -> None:
     """Every recipe and preset, with the paper's number where it has one."""
     rows = table("name<", "what<", "the paper, %", "training<", "memory<")
-    for name, preset in {**RECIPES, **PRESETS}.items():
-        settings = preset.settings
-        train, memory = settings.train, settings.memory
-        training = f"{train.epochs} epochs, lr {train.lr:g}, {train.schedule}"
-        held = "none" if settings.method in WITHOUT_MEMORY else f"{memory.budget}, {memory.quality}"
+    found: dict[str, Preset[Any]] = {**RECIPES, **SCENE_RECIPES, **PRESETS, **SCENE_PRESETS}
+    for name, preset in found.items():
+        settings, memory = preset.settings, preset.settings.memory
+        held = f"{memory.budget}, {memory.quality}"
+        if isinstance(settings, DetectSettings):
+            training = f"{settings.train.steps:,} steps, lr {settings.train.lr:g}"
+            held = held if settings.replay == "memory" else settings.replay
+        else:
+            train = settings.train
+            training = f"{train.epochs} epochs, lr {train.lr:g}, {train.schedule}"
+            held = "none" if settings.method in WITHOUT_MEMORY else held
         published = "" if preset.paper is None else f"{preset.paper:.2f}"
         rows.add_row(name, preset.summary, published, training, held)
     console.print(rows)
@@ -113,13 +133,25 @@ def budget_line(budget: dict[str, Any], items: int | None = None) -> str:
     return f"Budget {budget['text']}: {', '.join(parts)}"
 
 
+def box_line(boxes: dict[str, int]) -> str:
+    """How many boxes there are, and which of the file are not among them."""
+    line = f"{count(boxes['boxes'], 'box')} of {count(boxes['classes'], 'class')}"
+    if boxes["dropped"]:
+        line += f"; {boxes['dropped']:,} below 1 pixel left out"
+    if boxes["crowds"]:
+        line += f"; {count(boxes['crowds'], 'crowd region')} left out"
+    return line
+
+
 def plan(console: Console, found: "Plan") -> None:
     about = found.as_json()
     original = about["budget"]["original_bytes"]
     console.print(
         f"{count(found.classes, 'class')}, {count(found.images, 'image')}, "
-        f"{size(original)} each on average"
+        f"{size(original)} each on average, ranked by {found.select}"
     )
+    if found.boxes:
+        console.print(box_line(found.boxes))
     console.print(budget_line(about["budget"]))
     exact = any(candidate.exact for candidate in found.candidates)
     columns = ["codec<", "quality", "bytes/image", "images", "per class", "R_q"]
@@ -168,6 +200,10 @@ def packed(console: Console, result: "Packed") -> None:
         f"{about['codec']}{setting}; {size(about['payload_bytes'])} of images, "
         f"{size(about['file_bytes'])} of file"
     )
+    if about["boxes"] and not result.plan:
+        console.print(box_line(about["boxes"]))
+    if about["boxes"]:
+        console.print(f"{count(about['boxes']['held'], 'box')} held")
     console.print(budget_line(about["budget"], about["items"]))
     used = about["file_bytes"] if about["whole_file"] else about["payload_bytes"]
     console.print(f"{size(about['budget_bytes'] - used)} of the budget stay free")
@@ -190,6 +226,8 @@ def about(file: MemoryFile) -> dict[str, Any]:
         "path": str(file.path),
         "items": len(file),
         "classes": meta["classes"],
+        "boxes": sum(map(len, file.boxes)),
+        "box_classes": list(file.box_classes),
         "codec": meta["codec"],
         "quality": meta["quality"],
         "encoder": meta["encoder"],
@@ -220,6 +258,10 @@ def info(console: Console, found: dict[str, Any]) -> None:
     rows.add_row("images", f"{found['items']:,} of {count(len(counts), 'class')}")
     if counts:
         rows.add_row("per class", f"{min(counts)} to {max(counts)}")
+    if found["box_classes"]:
+        classes = found["box_classes"]
+        shown = clean(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
+        rows.add_row("boxes", f"{found['boxes']:,} of {count(len(classes), 'class')} ({shown})")
     rows.add_row("codec", f"{found['codec']}{setting} by {found['encoder']}")
     rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
     rows.add_row("image bytes", f"{found['payload_bytes']:,}")
@@ -255,6 +297,38 @@ def audit(console: Console, found: "Audit") -> None:
 
 
 def run(console: Console, found: dict[str, Any]) -> None:
+    if "ap" in found:
+        console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}")
+        rows = table("phase", "AP", "AP50", "AP75")
+        for phase, scores in enumerate(zip(found["ap"], found["ap50"], found["ap75"], strict=True)):
+            rows.add_row(str(phase), *(f"{score:.2f}" for score in scores))
+    else:
+        rows = accuracies(console, found)
+    console.print(rows)
+    volumes(console, found)
+    kept(console, found)
+    published = f" (the paper: {found['paper']:.2f})" if found["paper"] else ""
+    if "ap" in found:
+        classes = ", ".join(f"{clean(name)} {'-' if value is None else f'{value:.1f}'}"
+                            for name, value in found["by_class"].items())  # fmt: skip
+        console.print(f"AP by class: {classes}")
+        console.print(
+            f"[bold]AP {found['ap'][-1]:.2f}, AP50 {found['ap50'][-1]:.2f}, AP75 "
+            f"{found['ap75'][-1]:.2f}[/bold]{published}, {found['seconds']:.0f} s; "
+            f"{clean(found['folder'])}"
+        )
+        return
+    console.print(
+        f"[bold]Averaged incremental accuracy {found['average_incremental_accuracy']:.2f} %"
+        f"[/bold]{published}, forgetting {found['average_forgetting']:.2f} (initial classes "
+        f"{found['initial_forgetting']:.2f}), {found['seconds']:.0f} s; {clean(found['folder'])}"
+    )
+    if found["held_out"]:
+        console.print("The data has no test images: some training images were set aside.")
+
+
+def accuracies(console: Console, found: dict[str, Any]) -> Table:
+    """Accuracy after every phase."""
     synthetic = " (synthetic)" if found["synthetic"] else ""
     console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}{synthetic}")
     rows = table("phase", "classes", "accuracy %", "head %")
@@ -264,11 +338,17 @@ def run(console: Console, found: dict[str, Any]) -> None:
     ):
         seen += size_
         rows.add_row(str(phase), str(seen), f"{score:.2f}", f"{head:.2f}")
-    console.print(rows)
+    return rows
+
+
+def volumes(console: Console, found: dict[str, Any]) -> None:
+    """R_q after every phase, and what it chose."""
     ratios = found["volume_ratios"]
     if ratios:
         console.print("R_q of each candidate, after every phase, and its mean:")
-        columns = table("candidate<", *(str(phase) for phase in range(len(found["sizes"]))), "mean")
+        columns = table(
+            "candidate<", *(str(phase) for phase in range(len(found["accuracy"]))), "mean"
+        )
         for row in ratios:
             name = row["codec"] if row["quality"] is None else f"{row['codec']} {row['quality']}"
             values = [*row["by_phase"], row["mean"]]
@@ -281,6 +361,10 @@ def run(console: Console, found: dict[str, Any]) -> None:
                 f"Chosen after the first phase: {found['quality'] or 'original'}; the mean of all "
                 f"phases {'chooses it, too' if agrees else f'would choose {mean}'}."
             )
+
+
+def kept(console: Console, found: dict[str, Any]) -> None:
+    """What the memory holds, what the method adds, and what it reports."""
     held = found["memory"]
     quality = "originals" if found["quality"] is None else f"quality {found['quality']}"
     if held["budget_bytes"]:
@@ -295,16 +379,9 @@ def run(console: Console, found: dict[str, Any]) -> None:
             f"({charged} to the budget; --memory.strict-budget charges them)"
         )
     for what, value in found["report"].items():
-        told = ", ".join(f"{v:.4g}" for v in value) if isinstance(value, list) else value
+        numbers = value if isinstance(value, list) else [value]
+        told = ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in numbers)
         console.print(clean(f"{what.replace('_', ' ')}: {told}"))
-    published = f" (the paper: {found['paper']:.2f})" if found["paper"] else ""
-    console.print(
-        f"[bold]Averaged incremental accuracy {found['average_incremental_accuracy']:.2f} %"
-        f"[/bold]{published}, forgetting {found['average_forgetting']:.2f} (initial classes "
-        f"{found['initial_forgetting']:.2f}), {found['seconds']:.0f} s; {clean(found['folder'])}"
-    )
-    if found["held_out"]:
-        console.print("The data has no test images: some training images were set aside.")
 
 
 def sweep(console: Console, found: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """The memory file: one safetensors file, mapped, checked and written whole.
 
 Arrays: `offsets`, `digests`, `labels`, `ranks`, `tables`, `kept`, `sources` and, last,
-`payload` (all encoded images end to end). Metadata: `format`, `memory` (JSON)
+`payload` (all encoded images end to end); images with boxes also have `box_counts` and
+`boxes`, behind `ranks`. Metadata: `format`, `memory` (JSON)
 and `sha256`, taken over the header with that field zeroed and over every array
 but the payload. Since `digests` holds the SHA-256 of each image, that one hash
 vouches for the whole file, yet checking it reads only the index.
@@ -26,17 +27,22 @@ from safetensors import SafetensorError, safe_open
 from mrdc.codec.jpeg import join
 from mrdc.errors import MemoryFileError, OutputError
 
+Boxes = NDArray[np.float32]  # (n, 5): left, top, right, bottom in pixels, and the label, from 0
+
 FORMAT = "mrdc-memory-1"
 ZEROS = b"0" * 64  # where the digest will stand
 DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
     "I32": np.dtype("<i4"),
     "I16": np.dtype("<i2"),
+    "F32": np.dtype("<f4"),
     "U8": np.dtype("u1"),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", "payload")
+WITH_BOXES = (*ARRAYS[:4], "box_counts", "boxes", *ARRAYS[4:])
 HEADER_BYTES = 1024  # of the header, beside the JSON metadata, at most
+BOX_HEADER_BYTES = 256  # of the header, for the arrays of boxes, at most
 NOTES_BYTES = 2048  # set aside for notes, so that a plan and its file hold the same images
 
 
@@ -67,7 +73,7 @@ class MemoryFile:
             raise MemoryFileError(f"{path}: cannot be read ({error.strerror})") from None
         header = json.loads(raw)
         metadata = header.pop("__metadata__", {})
-        if metadata.get("format") != FORMAT or tuple(header) != ARRAYS:
+        if metadata.get("format") != FORMAT or tuple(header) not in (ARRAYS, WITH_BOXES):
             raise MemoryFileError(f"{path}: not a memory file of mrdc, or damaged")
         self.sha256: str = metadata.get("sha256", "")
         index = np.memmap(self.path, "u1", "r")[8 + length :][
@@ -98,6 +104,26 @@ class MemoryFile:
     def sources(self) -> list[str]:
         """Where each image came from, in the order of the file."""
         return split_names(self.arrays["sources"].tobytes())
+
+    @property
+    def box_classes(self) -> tuple[str, ...]:
+        """Names of what is in the boxes, by label; none where the images have no boxes."""
+        return tuple(self.meta.get("box_classes", ()))
+
+    @property
+    def boxes(self) -> list[Boxes]:
+        """Boxes of each image, in the order of the file; none where images have no boxes.
+
+        Raises:
+            MemoryFileError: boxes that cannot be.
+        """
+        if "boxes" not in self.arrays:
+            return []
+        counts, rows = self.arrays["box_counts"], np.array(self.arrays["boxes"])
+        problems = box_problems(counts, rows, self.sources, len(self.box_classes))
+        if problems:
+            raise MemoryFileError(f"{self.path}: {problems[0]}")
+        return np.split(rows, np.cumsum(counts))[:-1]
 
     def stream(self, index: int) -> bytes:
         """The whole encoded image: tables put back, as a file would hold it."""
@@ -141,8 +167,35 @@ def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
 
 
 def index_entry(source: str) -> int:
-    """Bytes of the index that one image takes."""
+    """Bytes of the index that one image takes, without its boxes."""
     return 8 + 32 + 4 + 4 + 2 + 1 + len(os.fsencode(source)) + 1
+
+
+def box_entry(count: int) -> int:
+    """Bytes of the index that the boxes of one image take."""
+    return 4 + 20 * count
+
+
+def box_problems(
+    counts: NDArray[Any], rows: NDArray[Any], sources: list[str], classes: int
+) -> list[str]:
+    """What is wrong with boxes, end to end, of which each image has so many."""
+    if rows.ndim != 2 or rows.shape[1] != 5:
+        return [f"boxes must have the shape (n, 5), got {rows.shape}"]
+    images = len(sources)
+    if counts.shape != (images,) or (counts < 0).any() or counts.sum() != len(rows):
+        return [f"box counts of {images} images do not add up to the {len(rows)} boxes"]
+    wrong = {
+        "a number that is not finite": ~np.isfinite(rows).all(axis=1),
+        "a negative size": (rows[:, 2] < rows[:, 0]) | (rows[:, 3] < rows[:, 1]),
+        f"a label that is none of {classes} box_classes": ~np.isin(rows[:, 4], np.arange(classes)),
+    }
+    owners = np.repeat(np.arange(images), counts)
+    return [
+        f"boxes of {sources[owners[bad.argmax()]]}: {what}"
+        for what, bad in wrong.items()
+        if bad.any()
+    ]
 
 
 def join_names(names: Iterable[str]) -> bytes:
@@ -178,8 +231,8 @@ def write_memory(
             "memory": json.dumps({**meta, "tables": encoded}, sort_keys=True),
         }
     }
-    position = 0
-    for name in ARRAYS:
+    position, names = 0, WITH_BOXES if "boxes" in arrays else ARRAYS
+    for name in names:
         array = arrays.get(name)
         size = payload_bytes if array is None else array.nbytes
         header[name] = {
@@ -190,7 +243,7 @@ def write_memory(
         position += size
     raw = json.dumps(header, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
-    index = [arrays[name] for name in ARRAYS[:-1]]
+    index = [arrays[name] for name in names[:-1]]
     digest = index_digest(raw, index).encode()
     with whole_file(path) as file:
         file.write(len(raw).to_bytes(8, "little"))

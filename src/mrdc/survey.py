@@ -14,6 +14,7 @@ from torch import Tensor
 from mrdc.budget import Budget, parse_budget
 from mrdc.codec import CODECS, Codec, lookup
 from mrdc.data import open_images
+from mrdc.data.coco import check_sides
 from mrdc.data.images import ImageSet
 from mrdc.embedding import Embedder, FeatureCache, embed, load_embedder, open_cache
 from mrdc.errors import DataError, ImageError, UsageError
@@ -24,6 +25,7 @@ from mrdc.settings import PlanSettings
 from mrdc.threads import ordered, workers
 
 Progress = Callable[[str, int], Callable[[int], None]]
+AUTO = "auto"  # the selector that depends on the images
 
 
 def quiet(stage: str, total: int) -> Callable[[int], None]:
@@ -54,6 +56,13 @@ class Survey:
         return self.budget.total_bytes(len(self.images.classes))
 
     @property
+    def select(self) -> str:
+        """The selector: what the settings say, or herding for classes, a draw for scenes."""
+        if self.settings.select != AUTO:
+            return self.settings.select
+        return "herding" if self.images.scenes is None else "random_choice"
+
+    @property
     def skip(self) -> Callable[[ImageError], None] | None:
         """Notes an unreadable image, where the settings let us go on without it."""
         return self.note if self.settings.skip_bad else None
@@ -77,7 +86,7 @@ class Survey:
 
     def rank(self, features: Sequence[Tensor]) -> list[Ranking]:
         """Ranked indices of each class."""
-        select = lookup(SELECTORS, self.settings.select, "selector")
+        select = lookup(SELECTORS, self.select, "selector")
         seed = self.settings.seed
         return [select(rows, len(rows), (seed, label)) for label, rows in enumerate(features)]
 
@@ -104,6 +113,9 @@ class Survey:
             spool=folder,
         )
         memory.notes = {"skipped": self.skipped}
+        if self.images.scenes is not None:
+            memory.boxes = self.images.scenes.by_id()
+            memory.box_classes = self.images.scenes.classes
         photos = enumerate(zip(self.images.photos, rankings, strict=True))
         memory.add(
             {label: [class_[index] for index in order] for label, (class_, order) in photos},
@@ -130,10 +142,12 @@ def survey(
     Raises:
         MrdcError: settings or images that cannot be used.
     """
-    select = lookup(SELECTORS, settings.select, "selector")
+    lookup({**SELECTORS, AUTO: None}, settings.select, "selector")
     parse_budget(settings.budget, original_bytes=1.0)  # refuse nonsense before any work
     seen = Survey(settings, progress, open_images(settings.photos))
     _check_classes(seen, fewest=2 if measuring else 1)
+    _check_scenes(seen)
+    select = SELECTORS[seen.select]
     if not (measuring or select is not random_choice or settings.pairing == "independent"):
         if settings.skip_bad:
             _keep(seen, readable(seen))
@@ -189,6 +203,16 @@ def _check_classes(seen: Survey, fewest: int) -> None:
             "add images, remove it, or pass --skip-bad to keep it and leave it out of R_q"
         )
     _drop_empty(seen)
+
+
+def _check_scenes(seen: Survey) -> None:
+    """Refuse scenes whose boxes would be elsewhere; with skip_bad, of those that can be read."""
+    if seen.images.scenes is None:
+        return
+    if seen.settings.skip_bad:
+        _keep(seen, readable(seen))
+    progress = seen.progress("checking sizes", len(seen.images))
+    check_sides(seen.images.scenes, seen.settings.threads, progress)
 
 
 def readable(seen: Survey) -> list[int]:
@@ -255,5 +279,6 @@ def _keep(seen: Survey, good: list[int]) -> None:
         images,
         photos=tuple(list(compress(p, m)) for p, m in zip(images.photos, masks, strict=True)),
         sizes=tuple(list(compress(s, m)) for s, m in zip(images.sizes, masks, strict=True)),
+        scenes=None if images.scenes is None else images.scenes.pick(good),
     )
     _drop_empty(seen)

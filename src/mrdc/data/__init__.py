@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from mrdc.data.coco import Scenes, SceneSplits, as_images, is_coco, open_scenes, train_scenes
 from mrdc.data.images import ImageSet, read_images
 from mrdc.data.protocol import Stream, make_stream
 from mrdc.data.splits import Splits, open_splits
@@ -12,17 +13,20 @@ from mrdc.data.textures import textures
 DATASETS: dict[str, Callable[[], ImageSet]] = {"textures": textures}
 
 __all__ = [
-    "DATASETS", "ImageSet", "Splits", "Stream", "make_stream", "open_images", "open_splits",
-    "read_images",
+    "DATASETS", "ImageSet", "SceneSplits", "Scenes", "Splits", "Stream", "make_stream",
+    "open_images", "open_scenes", "open_splits", "read_images",
 ]  # fmt: skip
 
 
 def open_images(source: str | os.PathLike[str]) -> ImageSet:
-    """A built-in set by its name, or a folder, CSV or tar of labelled images.
+    """A built-in set by its name, a folder, CSV or tar of labelled images, or scenes.
+
+    Scenes (COCO: a .json, or a folder, of which the training part counts) are one class.
 
     Raises:
         DataError: nothing there, or not in one of the forms.
     """
     if str(source) in DATASETS and not Path(source).exists():
         return DATASETS[str(source)]()
-    return read_images(Path(source))
+    path = Path(source)
+    return as_images(train_scenes(path)) if is_coco(path) else read_images(path)

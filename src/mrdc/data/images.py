@@ -8,17 +8,22 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mrdc.errors import DataError, ImageError
 from mrdc.image import EXTENSIONS, Photo
 
+if TYPE_CHECKING:
+    from mrdc.data.scenes import Scenes
+
 TRAIN = "train"
 TESTS = ("test", "val", "valid", "validation")
 SPLITS = frozenset({TRAIN, *TESTS})
-FORMS = (
+CLASSES = (
     "a folder with one sub-folder of images for each class (or train/ and test/ folders of "
     "such), a .csv of path,label, or a WebDataset .tar"
 )
+FORMS = f"{CLASSES}; or scenes with boxes: a COCO .json, or a folder with train.json and images/"
 
 
 @dataclass(frozen=True)
@@ -30,12 +35,14 @@ class ImageSet:
         photos: by label.
         sizes: bytes of each photo, by label.
         ignored: files passed over because they are not images by their ending.
+        scenes: the same images with their boxes, where they have boxes.
     """
 
     classes: tuple[str, ...]
     photos: tuple[list[Photo], ...]
     sizes: tuple[list[int], ...]
     ignored: list[str] = field(default_factory=list)
+    scenes: "Scenes | None" = None
 
     def __len__(self) -> int:
         return sum(map(len, self.photos))
@@ -58,6 +65,7 @@ class ImageSet:
             tuple(self.photos[label] for label in chosen),
             tuple(self.sizes[label] for label in chosen),
             self.ignored,
+            self.scenes,
         )
 
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from mrdc.data.cifar import cifar100, superclasses
+from mrdc.data.coco import is_coco
 from mrdc.data.images import (
-    FORMS,
+    CLASSES,
     TESTS,
     TRAIN,
     ImageSet,
@@ -78,6 +79,8 @@ def open_splits(source: str | os.PathLike[str], *, holdout: float = 0.2, seed: i
     if seed < 0:
         raise UsageError(f"seed must be 0 or more, got {seed}")
     name, path = os.fspath(source), Path(source)
+    if is_coco(path):
+        raise DataError(f"{path}: scenes with boxes, but classes are needed; give {CLASSES}")
     if path.exists():
         path = _inside(path)
         return _published(path) or _set_aside(path, holdout, seed)
@@ -87,7 +90,7 @@ def open_splits(source: str | os.PathLike[str], *, holdout: float = 0.2, seed: i
     if kind in KINDS and folder:
         return KINDS[kind](Path(folder).expanduser())
     choices = ", ".join([*BUILT_IN, *(f"{kind}:FOLDER" for kind in KINDS)])
-    raise DataError(f"{name}: no such folder or file; give {FORMS}; or {choices}")
+    raise DataError(f"{name}: no such folder or file; give {CLASSES}; or {choices}")
 
 
 def _inside(root: Path) -> Path:

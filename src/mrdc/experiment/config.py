@@ -18,7 +18,7 @@ class Named(NamedTuple):
 
     label: str
     recipe: str
-    preset: Preset
+    preset: Preset[Any]
 
 
 def named(name: str) -> Named:

@@ -5,11 +5,11 @@ compressed images. A preset adds a data set and a number of phases, as in `cub-5
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from mrdc.errors import UsageError
 from mrdc.registry import lookup
-from mrdc.settings import MemorySettings, RunSettings, TrainSettings
+from mrdc.settings import DetectSettings, MemorySettings, RunSettings, TrainSettings
 
 MISSING = ""  # data that people must name
 
@@ -78,8 +78,11 @@ ON_FULL: dict[str, tuple[str, ...]] = {
 ALL_OF_CUB = "94"  # at this quality all images of full-size CUB fit into 20 originals a class
 
 
+S = TypeVar("S", RunSettings, DetectSettings)
+
+
 @dataclass(frozen=True)
-class Preset:
+class Preset(Generic[S]):
     """Settings under a name.
 
     Attributes:
@@ -87,7 +90,7 @@ class Preset:
         prefix: what stands before the data that people name.
     """
 
-    settings: RunSettings
+    settings: S
     summary: str
     paper: float | None = None
     prefix: str = ""
@@ -100,7 +103,7 @@ def recipe(name: str) -> RunSettings:
     return RunSettings(MISSING, method=method, train=TRAINING[method], memory=memory)
 
 
-def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset:
+def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset[RunSettings]:
     """A row and column of Table 1: bytes are counted as whole files there."""
     settings = recipe(name)
     quality = settings.memory.quality
@@ -115,7 +118,7 @@ def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset:
     return Preset(settings, summary, paper, "imagenet-sub:" if data == "sub" else "")
 
 
-def _textures(name: str) -> Preset:
+def _textures(name: str) -> Preset[RunSettings]:
     """A few minutes without a GPU."""
     settings = recipe(name)
     train = replace(settings.train, epochs=30, batch_size=16)
@@ -129,12 +132,63 @@ def _textures(name: str) -> Preset:
     return Preset(settings, f"{name} on built-in synthetic images, 5 phases")
 
 
-RECIPES: dict[str, Preset] = {
+RECIPES: dict[str, Preset[RunSettings]] = {
     name: Preset(recipe(name), f"{name}, on any data")
     for method in TRAINING
     for name in ([method] if method in WITHOUT_MEMORY else [method, f"{method}-mrdc"])
 }
-PRESETS: dict[str, Preset] = {
+
+
+def scene_recipe(method: str, replay: str) -> DetectSettings:
+    """A detector that replays nothing, originals, compressed images, or (joint) everything."""
+    settings = DetectSettings(MISSING, method=method)
+    if method == "supervised":
+        settings = replace(settings, unlabelled=0)
+    quality = "auto" if replay == "mrdc" else "original"
+    memory = replace(settings.memory, quality=quality)
+    if replay == "finetune":
+        return replace(settings, replay="none", memory=memory)
+    return replace(settings, replay="joint" if replay == "joint" else "memory", memory=memory)
+
+
+DETECTION = ("supervised", "pseudo-labels", "unbiased-teacher")
+REPLAYS = ("finetune", "replay", "mrdc", "joint")
+SCENE_RECIPES: dict[str, Preset[DetectSettings]] = {
+    f"{method}-{replay}": Preset(
+        scene_recipe(method, replay), f"{method}-{replay}: a detector, on any COCO data"
+    )
+    for method in DETECTION
+    for replay in REPLAYS
+}
+# AP on SODA10M after five phases; R_q chose 50.
+SODA10M = {
+    "pseudo-labels-finetune": 40.36, "pseudo-labels-replay": 40.75, "pseudo-labels-mrdc": 41.50,
+    "unbiased-teacher-finetune": 42.88, "unbiased-teacher-replay": 43.10,
+    "unbiased-teacher-mrdc": 43.72,
+}  # fmt: skip
+
+
+def _soda10m(name: str, paper: float) -> Preset[DetectSettings]:
+    """A row of the paper's table of detection: bytes are counted as whole files there."""
+    settings = SCENE_RECIPES[name].settings
+    quality = "50" if name.endswith("-mrdc") else settings.memory.quality
+    memory = replace(settings.memory, quality=quality, accounting="file")
+    return Preset(replace(settings, memory=memory), f"{name} on SODA10M, 5 phases (AP)", paper)
+
+
+def _shapes(name: str) -> Preset[DetectSettings]:
+    """Minutes without a GPU."""
+    settings = SCENE_RECIPES[name].settings
+    train = replace(settings.train, steps=60, lr=0.005, batch_size=4, unlabelled_batch=4)
+    settings = replace(
+        settings, data="shapes", labelled=20, unlabelled=min(settings.unlabelled, 20),
+        phases=3, detector="lite0", short=120, long=160, train=train,
+        memory=replace(settings.memory, budget="4/phase"),
+    )  # fmt: skip
+    return Preset(settings, f"{name} on built-in synthetic scenes, 3 phases (AP)")
+
+
+PRESETS: dict[str, Preset[RunSettings]] = {
     **{
         f"{data}-{phases}-{name}": _table_1(name, data, phases, paper)
         for name, row in TABLE_1.items()
@@ -142,16 +196,21 @@ PRESETS: dict[str, Preset] = {
     },
     **{f"textures-{name}": _textures(name) for name in RECIPES},
 }
+SCENE_PRESETS: dict[str, Preset[DetectSettings]] = {
+    **{f"soda10m-{name}": _soda10m(name, paper) for name, paper in SODA10M.items()},
+    **{f"shapes-{name}": _shapes(name) for name in SCENE_RECIPES},
+}
 
 
-def preset(name: str) -> Preset:
+def preset(name: str) -> Preset[Any]:
     """A recipe or preset by name.
 
     Raises:
         UsageError: no such name.
     """
-    if name in PRESETS:
-        return PRESETS[name]
-    if name.partition("-")[0] in ("cub", "sub", "full", "textures"):
+    for table in (PRESETS, SCENE_PRESETS):
+        if name in table:
+            return table[name]
+    if name.partition("-")[0] in ("cub", "sub", "full", "textures", "soda10m", "shapes"):
         raise UsageError(f"unknown preset {name!r}: `mrdc list presets` has all")
-    return lookup(RECIPES, name, "recipe (or preset, see `mrdc list presets`)")
+    return lookup({**RECIPES, **SCENE_RECIPES}, name, "recipe (or preset, see `mrdc list presets`)")

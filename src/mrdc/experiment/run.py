@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ from mrdc.learner import run_phases
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.prepare import make_method, pick_device
 from mrdc.quality import Candidate, choose_quality
-from mrdc.settings import RunSettings
+from mrdc.settings import AnySettings, ReplaySettings, RunSettings
 from mrdc.survey import check_readable
 
 # Where and how, not what. On a CPU these do not change the numbers; on a GPU, whose sums differ
@@ -70,40 +70,61 @@ def run(
     )
     settings = replace(settings, size=settings.size or usual_size(settings.data))
     decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
-    done, known = finished(path), read_config(path)
-    if done is not None and known is not None:
-        refuse_changes(path, known, decisive)
-        return done
     method = make_method(settings)
-    if known is None:
+
+    def begin() -> None:
         if method.replays:
             Exemplars(settings, stream, method.arrange).check()
         for images in (stream.train, stream.test):
             check_readable(images.all_photos, settings.threads)
-    about = machine()
-    keeper = RunFolder(
-        path,
-        decisive,
-        about,
-        every=settings.checkpoint_seconds,
-        cache=settings.cache,
-        listener=listener,
-    )
-    try:
-        if settings.tensorboard:
-            keeper.listener = both(listener, tensorboard(path))
+
+    def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_phases(settings, stream, keeper)
-        found = {
+        return {
             "name": name,
             **summary(settings, phases),
             "sizes": list(stream.sizes),
             "paper": paper,
             "held_out": splits.held_out,
             "synthetic": settings.data in DATASETS,
-            "folder": str(path),
-            **about,
         }
-        keeper.write_line(found)
+
+    return in_folder(path, settings, decisive, listener, begin, work)
+
+
+def in_folder(
+    path: Path,
+    settings: AnySettings,
+    decisive: dict[str, Any],
+    listener: Listener,
+    begin: Callable[[], None],
+    work: Callable[[RunFolder], dict[str, Any]],
+) -> dict[str, Any]:
+    """Do a run's work in its folder, or go on with it; the result that is written there.
+
+    Args:
+        begin: what is checked before a folder is made.
+        work: gives the result.
+    """
+    done, known = finished(path), read_config(path)
+    if done is not None and known is not None:
+        refuse_changes(path, known, decisive)
+        return done
+    if known is None:
+        begin()
+    about = machine()
+    keeper = RunFolder(
+        path,
+        decisive,
+        about,
+        every=settings.checkpoint_seconds,
+        cache=getattr(settings, "cache", False),
+        listener=listener,
+    )
+    try:
+        if settings.tensorboard:
+            keeper.listener = both(listener, tensorboard(path))
+        keeper.write_line({**work(keeper), "folder": str(path), **about})
     finally:
         keeper.close()
     result = finished(path)
@@ -124,10 +145,6 @@ def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, An
     tasks = [phase["tasks"] for phase in phases]
     qualities = [phase["quality"] for phase in phases]
     ratios = volume_ratios(phases)
-    parts: dict[str, float] = {}
-    for phase in phases:
-        for part, seconds in phase["parts"].items():
-            parts[part] = parts.get(part, 0.0) + seconds
     return {
         "method": settings.method,
         "accuracy": accuracy,
@@ -143,7 +160,7 @@ def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, An
         "tasks": tasks,
         "volume_ratios": ratios,
         "mean_choice": mean_choice(settings, ratios),
-        "parts": parts,
+        "parts": total_parts(phases),
         "trained_images": sum(phase["trained_images"] for phase in phases),
         "first_phase_seconds": phases[0].get("first_phase_seconds"),
         "data": Path(settings.data).name,
@@ -153,6 +170,15 @@ def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, An
         "seed": settings.seed,
         "order": settings.order,
     }
+
+
+def total_parts(phases: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each part of the work, over all phases."""
+    parts: dict[str, float] = {}
+    for phase in phases:
+        for part, seconds in phase["parts"].items():
+            parts[part] = parts.get(part, 0.0) + seconds
+    return parts
 
 
 def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -173,7 +199,7 @@ def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def mean_choice(settings: RunSettings, ratios: list[dict[str, Any]]) -> int | str | None:
+def mean_choice(settings: ReplaySettings, ratios: list[dict[str, Any]]) -> int | str | None:
     """The quality that R_q averaged over the phases would choose; None without candidates."""
     candidates = [
         Candidate(row["codec"], row["quality"], sum(row["quantity"]), 0, math.log(row["mean"]), {})
@@ -205,24 +231,42 @@ def check(settings: RunSettings) -> None:
         ("--size", settings.size, 16),
         ("--threads", settings.threads, 1),
     )
-    for flag, value, bound in least:
-        if value is not None and not value >= bound:
-            raise UsageError(f"{flag} must be {bound:g} or more, got {value}")
-    if not train.lr > 0:
-        raise UsageError(f"--train.lr must be above 0, got {train.lr}")
+    check_numbers(least)
+    check_common(settings)
     device = pick_device(settings.device).type
     if settings.resident == "gpu" and device != "cuda":
         raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")
     if settings.precision == "bf16" and device != "cuda":
         raise UsageError("--precision bf16 needs a CUDA device; use auto or fp32")
+    make_method(settings)
+
+
+def check_numbers(least: Iterable[tuple[str, float | None, float]]) -> None:
+    """Refuse values below their bounds.
+
+    Raises:
+        UsageError: with the flag.
+    """
+    for flag, value, bound in least:
+        if value is not None and not value >= bound:
+            raise UsageError(f"{flag} must be {bound:g} or more, got {value}")
+
+
+def check_common(settings: AnySettings) -> None:
+    """What all experiments share.
+
+    Raises:
+        UsageError: something that cannot be used.
+    """
+    if not settings.train.lr > 0:
+        raise UsageError(f"--train.lr must be above 0, got {settings.train.lr}")
     if settings.tensorboard and find_spec("tensorboard") is None:
         raise UsageError("--tensorboard needs it: pip install mrdc[tensorboard]")
     parse_budget(settings.memory.budget, original_bytes=1.0)
     fixed_quality(settings.memory)
-    make_method(settings)
 
 
-def decisive_settings(settings: RunSettings) -> dict[str, Any]:
+def decisive_settings(settings: AnySettings) -> dict[str, Any]:
     """What decides the numbers, as JSON values."""
     values = {name: value for name, value in asdict(settings).items() if name not in FREE}
     if Path(settings.data).exists():
@@ -238,7 +282,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def folder_name(settings: RunSettings, name: str) -> str:
+def folder_name(settings: AnySettings, name: str) -> str:
     """Made of the recipe, the data, the phases and the seed."""
     data = re.sub(r"[^\w.-]+", "_", Path(settings.data).resolve().name)
     return f"{name}-{data}-{settings.phases}-seed{settings.seed}"
@@ -302,7 +346,7 @@ def tensorboard(path: Path) -> Callable[[str, dict[str, Any]], None]:
             for name in ("loss", "images_per_second"):
                 writer.add_scalar(f"train/{name}", fields[name], steps)
         elif kind == "phase":
-            for name in ("accuracy", "head_accuracy", "seconds"):
+            for name in ("accuracy", "seconds"):
                 writer.add_scalar(f"phase/{name}", fields[name], fields["phase"])
             writer.flush()
 

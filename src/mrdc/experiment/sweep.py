@@ -15,8 +15,9 @@ from typing import Any
 
 from mrdc.errors import MrdcError, UsageError
 from mrdc.experiment.config import at, grid, named
+from mrdc.experiment.detect import check_detect
 from mrdc.experiment.run import check
-from mrdc.settings import RunSettings
+from mrdc.settings import AnySettings, DetectSettings
 from mrdc.store import output_errors, whole_file
 
 CELL = "cell.json"
@@ -28,7 +29,7 @@ class Cell:
 
     place: dict[str, str]
     recipe: str
-    settings: RunSettings
+    settings: AnySettings
     folder: Path
 
 
@@ -37,7 +38,10 @@ class SweepError(MrdcError, RuntimeError):
 
 
 def cells(
-    name: str, base: Callable[[str], RunSettings], axes: dict[str, list[str]], out: Path
+    name: str,
+    base: Callable[[str], AnySettings],
+    axes: dict[str, list[str]],
+    out: Path,
 ) -> list[Cell]:
     """Every point of the grid.
 
@@ -56,7 +60,10 @@ def cells(
         for axis, value in place.items():
             if axis != "recipe":
                 settings = at(settings, axis, value)
-        check(settings)
+        if isinstance(settings, DetectSettings):
+            check_detect(settings)
+        else:
+            check(settings)
         label = ",".join(f"{axis.rpartition('.')[2]}={value}" for axis, value in place.items())
         made.append(Cell(place, named(recipe).recipe, settings, out / _file_name(label)))
     folders = [cell.folder for cell in made]
@@ -178,7 +185,7 @@ def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[
 
 def run_sweep(
     name: str,
-    base: Callable[[str], RunSettings],
+    base: Callable[[str], AnySettings],
     entries: Sequence[str],
     out: Path,
     jobs: int | None,

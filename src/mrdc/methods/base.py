@@ -42,10 +42,19 @@ class Fit(Protocol):
     ) -> Stop: ...
 
 
-class Store(Protocol):
-    """Ranks and encodes the new classes into the memory, some with other pixels."""
+Instead = Mapping[tuple[int, str], Pixels]
 
-    def __call__(self, instead: Mapping[tuple[int, str], Pixels] = ...) -> None: ...
+
+class Store(Protocol):
+    """Ranks and encodes the new classes into the memory."""
+
+    def __call__(self, instead: Instead = ...) -> None: ...
+
+
+class Preview(Protocol):
+    """Exemplars of the new classes that would be stored now."""
+
+    def __call__(self, instead: Instead = ...) -> Examples: ...
 
 
 @dataclass
@@ -67,8 +76,8 @@ class Lesson:
         loss: of a batch, by the whole method (add-ons too), model and teacher.
         fit: trains on examples; with `until`, to be called again, later in the phase.
         features: of examples, by `model`, evaluation views, fp32, (n, d) on the CPU.
-        store: ranks and encodes the new classes into the memory; once a phase. Takes
-            pixels to store instead of some images, by label and name.
+        store: ranks and encodes the new classes into the memory; once a phase. Where it is
+            given pixels, by label and name, it stores these and no other image.
         preview: exemplars that `store` would choose now, of the new classes.
         build: a new network, as the first phase starts with.
         size: side of the images that the network sees.
@@ -90,7 +99,7 @@ class Lesson:
     fit: Fit
     features: Callable[[Examples], Tensor]
     store: Store
-    preview: Callable[[], Examples]
+    preview: Preview
     build: Callable[[], Net]
     size: int
     seed: Callable[[str], int]

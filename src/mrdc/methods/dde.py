@@ -38,7 +38,8 @@ def nearest(features: Tensor, candidates: int, count: int) -> Places:
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
         near = part @ rows[:candidates].T
-        own = torch.arange(start, min(start + len(part), candidates), device=rows.device)
+        end = max(start, min(start + len(part), candidates))
+        own = torch.arange(start, end, device=rows.device)
         near[own - start, own] = -math.inf
         found.append(near.topk(count, dim=1).indices)
     return torch.cat(found).cpu().numpy().astype(np.intp)

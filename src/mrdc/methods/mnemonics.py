@@ -9,7 +9,7 @@ Ours: pixels are learned for some classes at a time, queries are evaluation view
 once, images are kept as squares with the margin that crops need, and pixels are rounded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -91,11 +91,10 @@ class Mnemonics(LUCIR):
         if self.pixels == "none":
             lesson.store()
             return
-        chosen = lesson.preview()
-        pairs = zip(lesson.fresh.labels, lesson.fresh.photos, strict=True)
-        places = {(label, photo.id): place for place, (label, photo) in enumerate(pairs)}
+        all_squares = Squares(lesson.fresh, round(lesson.size * 256 / 224))
+        chosen = lesson.preview(all_squares)
         wanted = zip(chosen.labels, chosen.photos, strict=True)
-        exemplars = lesson.fresh.pick(places[label, photo.id] for label, photo in wanted)
+        exemplars = lesson.fresh.pick(all_squares.places[y, photo.id] for y, photo in wanted)
         instead: dict[tuple[int, str], Pixels] = {}
         changes = []
         for part, before, after in self._learned(lesson, exemplars):
@@ -174,6 +173,25 @@ class Mnemonics(LUCIR):
                 f"leaves {kept:.3g}: raise pixel_lr (now {self.pixel_lr:g}) to see an effect"
             )
         return found
+
+
+class Squares(Mapping[tuple[int, str], Pixels]):
+    """Examples as squares, by label and name, made when asked for."""
+
+    def __init__(self, examples: Examples, side: int):
+        self.examples, self.side = examples, side
+        pairs = zip(examples.labels, examples.photos, strict=True)
+        self.places = {(label, photo.id): place for place, (label, photo) in enumerate(pairs)}
+
+    def __getitem__(self, key: tuple[int, str]) -> Pixels:
+        image = centre_crop(self.examples[self.places[key]][0], self.side, self.side)
+        return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
 
 
 def squares(examples: Examples, side: int) -> Tensor:

@@ -52,14 +52,15 @@ class Architecture:
 
 @dataclass
 class Checkpoint:
-    """Tensors by group and name, and JSON values."""
+    """Tensors by group and name, and JSON values; no architecture: of another kind of network."""
 
-    architecture: Architecture
+    architecture: Architecture | None
     tensors: dict[str, dict[str, Tensor]]
     about: dict[str, Any] = field(default_factory=dict)
 
     def network(self) -> Net:
         """The network that was saved, in evaluation mode."""
+        assert self.architecture is not None
         net = self.architecture.build()
         net.load_state_dict(self.tensors["model"])
         return net.eval()
@@ -76,7 +77,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     metadata = {
         "format": FORMAT,
         "sha256": digest(flat),
-        "architecture": json.dumps(asdict(checkpoint.architecture)),
+        "architecture": json.dumps(checkpoint.architecture and asdict(checkpoint.architecture)),
         "about": json.dumps(checkpoint.about),
     }
     with whole_file(path) as file:
@@ -113,8 +114,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         group, _, name = key.partition("/")
         tensors.setdefault(group, {})[name] = value
     fields = json.loads(metadata["architecture"])
-    fields["classes"] = tuple(fields["classes"])
-    return Checkpoint(Architecture(**fields), tensors, json.loads(metadata["about"]))
+    made = fields and Architecture(**{**fields, "classes": tuple(fields["classes"])})
+    return Checkpoint(made, tensors, json.loads(metadata["about"]))
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -133,5 +134,7 @@ def load_network(folder: Path) -> tuple[Net, int]:
     if path is None:
         raise CheckpointError(f"{folder}: no run folder with a finished phase")
     checkpoint = read_checkpoint(path)
+    if checkpoint.architecture is None:
+        raise CheckpointError(f"{folder}: is the run of a detector, which embeds no single crops")
     with torch.random.fork_rng(devices=[]):
         return checkpoint.network(), checkpoint.architecture.size

@@ -7,6 +7,7 @@
 All maps that a method may want are returned; there are no hooks.
 """
 
+import copy
 from typing import Literal
 
 import torch
@@ -33,8 +34,9 @@ class ScaledConv(nn.Module):
 
     def plain(self) -> nn.Conv2d:
         """The same as one convolution."""
-        self.conv.weight.data *= self.scale.data
-        return self.conv
+        made = copy.deepcopy(self.conv)
+        made.weight.data *= self.scale.data
+        return made
 
 
 class Block(nn.Module):

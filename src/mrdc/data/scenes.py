@@ -1,0 +1,143 @@
+"""Images with boxes."""
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from PIL import Image
+
+from mrdc.data.images import ImageSet
+from mrdc.errors import DataError
+from mrdc.image import Photo, check_pixels, decode
+from mrdc.store import Boxes
+from mrdc.threads import ordered, workers
+
+__all__ = ["Boxes", "SceneSplits", "Scenes", "as_images", "check_sides"]
+
+HEADERS = frozenset({"JPEG", "PNG", "WEBP"})  # whose size and orientation Pillow tells undecoded
+ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})  # EXIF: stands on its side
+
+
+@dataclass(frozen=True, eq=False)
+class Scenes:
+    """Images with boxes, read when needed.
+
+    Attributes:
+        classes: names by label, in the order of COCO's category ids.
+        categories: COCO's ids of these.
+        photos: each with its file_name as the id.
+        sizes: bytes of each file.
+        sides: width and height, as the json says.
+        boxes: of each image, cut to it.
+        crowds: boxes of groups (iscrowd), apart: evaluation ignores what is found there.
+        dropped: boxes of the file that were left out, since they measure less than a pixel.
+    """
+
+    classes: tuple[str, ...]
+    categories: tuple[int, ...]
+    photos: tuple[Photo, ...]
+    sizes: tuple[int, ...]
+    sides: tuple[tuple[int, int], ...]
+    boxes: tuple[Boxes, ...]
+    crowds: tuple[Boxes, ...]
+    dropped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def pick(self, indices: Iterable[int]) -> "Scenes":
+        """The images at these places."""
+        chosen = list(indices)
+        return replace(
+            self,
+            photos=tuple(self.photos[index] for index in chosen),
+            sizes=tuple(self.sizes[index] for index in chosen),
+            sides=tuple(self.sides[index] for index in chosen),
+            boxes=tuple(self.boxes[index] for index in chosen),
+            crowds=tuple(self.crowds[index] for index in chosen),
+        )
+
+    def by_id(self) -> dict[str, Boxes]:
+        """Boxes by the id of their image."""
+        return dict(zip((photo.id for photo in self.photos), self.boxes, strict=True))
+
+    def as_json(self) -> dict[str, int]:
+        """How many boxes there are, and how many of the file no memory will hold."""
+        return {
+            "boxes": sum(map(len, self.boxes)),
+            "classes": len(self.classes),
+            "dropped": self.dropped,
+            "crowds": sum(map(len, self.crowds)),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class SceneSplits:
+    """Scenes to train on and to evaluate on, with the same classes.
+
+    Attributes:
+        unlabelled: a pool of its own, where the data has one; photos know no boxes.
+    """
+
+    train: Scenes
+    test: Scenes
+    unlabelled: tuple[Photo, ...] | None
+
+
+def as_images(scenes: Scenes) -> ImageSet:
+    """The images of scenes as one class."""
+    return ImageSet(("images",), (list(scenes.photos),), (list(scenes.sizes),), [], scenes)
+
+
+def check_sides(
+    scenes: Scenes,
+    threads: int | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Refuse images that are not as large as the json says, EXIF orientation applied.
+
+    Their boxes would be elsewhere.
+
+    Raises:
+        DataError: the first such image.
+        ImageError: an image that cannot be read.
+    """
+    with workers(threads) as pool:
+        found = ordered(pool, _side, scenes.photos)
+        for (photo, (side, turned)), said in zip(found, scenes.sides, strict=True):
+            progress(1)
+            if side == said:
+                continue
+            sizes = (
+                f"{photo.id}: {side[0]} x {side[1]} pixels, but the json says {said[0]} x {said[1]}"
+            )
+            if turned and side == said[::-1]:
+                raise DataError(
+                    f"{sizes}: its EXIF orientation turns it; the json must have the size and the "
+                    "boxes of the image as it is shown, or the file no orientation"
+                )
+            raise DataError(f"{sizes}; both must agree, or its boxes are elsewhere")
+
+
+def _side(photo: Photo) -> tuple[tuple[int, int], bool]:
+    """Width and height of a photo when shown, and whether that swaps those of the file."""
+    data = photo.load()
+    if isinstance(data, bytes):
+        known = _header(data, photo.id)
+        if known is not None:
+            return known
+        data = decode(data, photo.id)
+    return (data.shape[1], data.shape[0]), False
+
+
+def _header(data: bytes, name: str) -> tuple[tuple[int, int], bool] | None:
+    """The same from the header alone; None where it takes decoding to tell."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            check_pixels(*image.size, name)
+            if image.format not in HEADERS:
+                return None
+            turned = image.getexif().get(ORIENTATION) in TURNED
+            return (image.size[::-1] if turned else image.size), turned
+    except Exception:  # Pillow's plug-ins raise many kinds; decoding says what is wrong
+        return None

@@ -1,0 +1,49 @@
+"""Images for a detector: decoded once and kept where there is room, or again when needed."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from mrdc.feed import SHARE, free_memory
+from mrdc.image import Photo, decode
+from mrdc.threads import ordered, workers
+from mrdc.views import tensor
+
+
+class Album:
+    """Photos by place, as floats (3, h, w) of 0 to 1 on a device."""
+
+    def __init__(self, photos: Sequence[Photo], device: torch.device, threads: int | None = None):
+        self.photos, self.device, self.threads = photos, device, threads
+        self._kept: dict[int, Tensor] = {}  # uint8, on the device
+        self._room = SHARE * free_memory(device)
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def groups(self, places: Sequence[Sequence[int]]) -> Iterator[list[Tensor]]:
+        """Images of each group of places, decoded by threads a little ahead."""
+        flat = [place for group in places for place in group]
+        with workers(self.threads) as pool:
+            made = ordered(pool, self._load, flat, 4 * max(map(len, places), default=1))
+            for group in places:
+                yield [self._keep(*next(made)) for _ in group]
+
+    def batches(self, size: int) -> Iterator[list[Tensor]]:
+        """All images in order."""
+        return self.groups([range(len(self))[i : i + size] for i in range(0, len(self), size)])
+
+    def _load(self, place: int) -> Tensor:
+        if place in self._kept:
+            return self._kept[place]
+        photo = self.photos[place]
+        data = photo.load()
+        return tensor(decode(data, photo.id) if isinstance(data, bytes) else data)
+
+    def _keep(self, place: int, image: Tensor) -> Tensor:
+        there = image.to(self.device)
+        if place not in self._kept and self._room > there.nbytes:
+            self._kept[place] = there
+            self._room -= there.nbytes
+        return there.float() / 255

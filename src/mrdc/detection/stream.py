@@ -1,0 +1,110 @@
+"""Road scenes and the like that arrive in phases, some with boxes and some without (Sec. 5.2).
+
+Phases are drawn at random and bring no new classes: what is lost between them is data.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mrdc.data.images import ImageSet
+from mrdc.data.protocol import Stream
+from mrdc.data.scenes import Boxes, Scenes, SceneSplits
+from mrdc.errors import DataError
+from mrdc.image import Photo
+
+
+@dataclass(frozen=True)
+class SceneStream:
+    """Scenes in phases.
+
+    Attributes:
+        train: all that may be labelled.
+        test: what is evaluated on.
+        labelled: places in `train` of each phase's labelled scenes.
+        unlabelled: photos of each phase, whose boxes nobody sees.
+        truth: boxes of those photos, by phase, for judging pseudo labels alone; None where
+            there are none.
+    """
+
+    train: Scenes
+    test: Scenes
+    labelled: tuple[tuple[int, ...], ...]
+    unlabelled: tuple[tuple[Photo, ...], ...]
+    truth: tuple[tuple[Boxes, ...], ...] | None
+
+    def fresh(self, phase: int) -> Scenes:
+        """The labelled scenes of a phase."""
+        return self.train.pick(self.labelled[phase])
+
+    def seen(self, phase: int) -> Scenes:
+        """The labelled scenes of all phases up to this one."""
+        return self.train.pick([place for part in self.labelled[: phase + 1] for place in part])
+
+    def as_classes(self) -> Stream:
+        """Phases in the place of classes: what a byte-budgeted memory shares its bytes between."""
+        scenes = [self.fresh(phase) for phase in range(len(self.labelled))]
+        names = tuple(f"phase {phase}" for phase in range(len(scenes)))
+        photos = tuple(list(part.photos) for part in scenes)
+        sizes = tuple(list(part.sizes) for part in scenes)
+        empty = ImageSet(names, tuple([] for _ in names), tuple([] for _ in names))
+        return Stream(ImageSet(names, photos, sizes), empty, (1,) * len(names))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of names, bytes and boxes, phase by phase."""
+        digest = hashlib.sha256(json.dumps(self.train.classes).encode())
+        parts = [*(self.fresh(phase) for phase in range(len(self.labelled))), self.test]
+        for part in parts:
+            digest.update(json.dumps([[p.id for p in part.photos], part.sizes]).encode())
+            for boxes in part.boxes:
+                digest.update(boxes.tobytes())
+        digest.update(json.dumps([[p.id for p in photos] for photos in self.unlabelled]).encode())
+        return digest.hexdigest()
+
+
+def make_scenes(
+    splits: SceneSplits, phases: int, labelled: int, unlabelled: int, seed: int
+) -> SceneStream:
+    """Draw phases without replacement: a function of the seed and the names alone.
+
+    Unlabelled images come from their own pool; where there is none, from the training
+    scenes that no phase has labels of.
+
+    Raises:
+        DataError: not enough images.
+    """
+    train, pool = splits.train, splits.unlabelled
+    order = _drawn([photo.id for photo in train.photos], seed, "labelled")
+    _enough(phases * labelled, len(order), "labelled", phases)
+    known = [tuple(order[p * labelled : (p + 1) * labelled]) for p in range(phases)]
+    if pool is None:
+        rest = order[phases * labelled :]
+        _enough(phases * unlabelled, len(rest), "unlabelled (no pool of their own)", phases)
+        places = [rest[p * unlabelled : (p + 1) * unlabelled] for p in range(phases)]
+        photos = tuple(tuple(train.photos[i] for i in part) for part in places)
+        truth = tuple(tuple(train.boxes[i] for i in part) for part in places)
+        return SceneStream(train, splits.test, tuple(known), photos, truth)
+    drawn = _drawn([photo.id for photo in pool], seed, "unlabelled")
+    _enough(phases * unlabelled, len(drawn), "unlabelled", phases)
+    parts = [drawn[p * unlabelled : (p + 1) * unlabelled] for p in range(phases)]
+    photos = tuple(tuple(pool[i] for i in part) for part in parts)
+    return SceneStream(train, splits.test, tuple(known), photos, None)
+
+
+def _drawn(names: Sequence[str], seed: int, what: str) -> list[int]:
+    """Places in a random order that does not depend on the order of the names."""
+    digest = hashlib.sha256(f"{seed} {what}".encode()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
+    by_name = sorted(range(len(names)), key=lambda place: names[place])
+    return [by_name[place] for place in rng.permutation(len(names))]
+
+
+def _enough(wanted: int, there: int, what: str, phases: int) -> None:
+    if wanted > there:
+        raise DataError(
+            f"{phases} phases want {wanted:,} {what} images, but there are {there:,}: lower "
+            f"--phases or --{what.split()[0]}"
+        )

@@ -1,0 +1,136 @@
+"""`run` for detectors: phases of scenes, from settings to result."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mrdc.data.coco import check_sides, open_scenes
+from mrdc.data.shapes import shapes_splits
+from mrdc.detection.evaluate import NEEDS
+from mrdc.detection.phases import make_learner, run_scenes
+from mrdc.detection.stream import make_scenes
+from mrdc.errors import UsageError
+from mrdc.exemplars import Exemplars
+from mrdc.experiment.folder import Listener, RunFolder
+from mrdc.experiment.run import (
+    check_common,
+    check_numbers,
+    decisive_settings,
+    folder_name,
+    in_folder,
+    mean_choice,
+    total_parts,
+    volume_ratios,
+)
+from mrdc.metrics import average_incremental_accuracy
+from mrdc.prepare import pick_device
+from mrdc.settings import DetectSettings
+from mrdc.survey import check_readable
+
+
+def detect(
+    settings: DetectSettings,
+    *,
+    name: str | None = None,
+    paper: float | None = None,
+    listener: Listener = lambda kind, fields: None,
+) -> dict[str, Any]:
+    """Run an experiment, or go on with it; its result, also the last line of results.jsonl.
+
+    Raises:
+        MrdcError: settings, data or a folder that cannot be used.
+    """
+    name = name or settings.method
+    check_detect(settings)
+    built_in = settings.data == "shapes" and not Path(settings.data).exists()
+    splits = shapes_splits() if built_in else open_scenes(Path(settings.data))
+    stream = make_scenes(
+        splits, settings.phases, settings.labelled, settings.unlabelled, settings.seed
+    )
+    path = settings.out or Path("runs") / folder_name(settings, name)
+    decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
+
+    def begin() -> None:
+        if settings.replay == "memory":
+            Exemplars(settings, stream.as_classes(), lambda ids, ranking, label: ranking).check()
+        for scenes in (stream.train, stream.test):
+            check_sides(scenes, settings.threads)
+        if splits.unlabelled is not None:
+            drawn = [photo for photos in stream.unlabelled for photo in photos]
+            check_readable(drawn, settings.threads)
+
+    def work(keeper: RunFolder) -> dict[str, Any]:
+        phases = run_scenes(settings, stream, keeper)
+        more = {"paper": paper, "synthetic": built_in}
+        return {"name": name, **summary(settings, phases), **more}
+
+    return in_folder(path, settings, decisive, listener, begin, work)
+
+
+def summary(settings: DetectSettings, phases: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a run comes to: the fixed fields, with AP as the accuracy, then more."""
+    scores = [phase["ap"] for phase in phases]
+    best = [max(scores[: place + 1]) for place in range(len(scores))]
+    ratios = volume_ratios(phases)
+    qualities = [phase["quality"] for phase in phases]
+    return {
+        "method": settings.method,
+        "accuracy": scores,
+        "average_incremental_accuracy": average_incremental_accuracy(scores),
+        "average_forgetting": scores[-1] - best[-1],
+        "quality": qualities if settings.memory.quality == "dynamic" else qualities[-1],
+        "memory": phases[-1]["memory"],
+        "report": phases[-1]["report"],
+        "seconds": sum(phase["seconds"] for phase in phases),
+        **{key: [phase[key] for phase in phases] for key in ("ap", "ap50", "ap75")},
+        "by_class": phases[-1]["by_class"],
+        "reports": [phase["report"] for phase in phases],
+        "volume_ratios": ratios,
+        "mean_choice": mean_choice(settings, ratios),
+        "parts": total_parts(phases),
+        "trained_images": sum(phase["trained_images"] for phase in phases),
+        "detection": True,
+        "detector": settings.detector,
+        "replay": settings.replay,
+        "labelled": settings.labelled,
+        "unlabelled": settings.unlabelled,
+        "steps": settings.train.steps,
+        "data": Path(settings.data).name,
+        "budget": settings.memory.budget,
+        "quality_rule": settings.memory.quality,
+        "seed": settings.seed,
+    }
+
+
+def check_detect(settings: DetectSettings) -> None:
+    """Refuse settings that cannot be used, before any image is read.
+
+    Raises:
+        UsageError: with the flag and what is allowed.
+    """
+    train = settings.train
+    check_numbers(
+        (
+            ("--phases", settings.phases, 1),
+            ("--labelled", settings.labelled, 1),
+            ("--unlabelled", settings.unlabelled, 0),
+            ("--short", settings.short, 32),
+            ("--long", settings.long, settings.short),
+            ("--train.steps", train.steps, 1),
+            ("--train.batch-size", train.batch_size, 1),
+            ("--train.unlabelled-batch", train.unlabelled_batch, 1),
+            ("--train.momentum", train.momentum, 0),
+            ("--train.weight-decay", train.weight_decay, 0),
+            ("--train.warmup", train.warmup, 0),
+            ("--seed", settings.seed, 0),
+            ("--threads", settings.threads, 1),
+        )
+    )
+    check_common(settings)
+    pick_device(settings.device)
+    if make_learner(settings).wants_unlabelled and not settings.unlabelled:
+        raise UsageError(f"{settings.method} needs --unlabelled of 1 or more, got 0")
+    if settings.weights is not None and not settings.weights.is_file():
+        raise UsageError(f"--weights {settings.weights}: no such file")
+    if find_spec("pycocotools") is None:
+        raise UsageError(NEEDS)

@@ -1,0 +1,131 @@
+"""`mrdc run` and `sweep` of detectors, as people type them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mrdc.detection.phases
+from mrdc.cli import main
+from mrdc.experiment.detect import check_detect
+from mrdc.experiment.presets import SCENE_PRESETS, SCENE_RECIPES, SODA10M
+from mrdc.memory import ReplayMemory
+from mrdc.settings import DetectSettings
+from tests.test_detection import tiny
+
+FEW = (
+    "--phases", "2", "--labelled", "6", "--unlabelled", "4", "--train.steps", "3",
+    "--train.batch-size", "2", "--train.unlabelled-batch", "2", "--memory.budget", "2/phase",
+    "--memory.candidates", "50", "--device", "cpu", "--threads", "2",
+)  # fmt: skip
+Tells = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def tiny_detectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mrdc.detection.phases, "build_detector", tiny)
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Tells:
+    def read() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return read
+
+
+def run(recipe: str, out: Path, *more: str) -> int:
+    return main(["run", recipe, "--data", "shapes", *FEW, "--out", str(out), *more])
+
+
+def test_a_run_from_its_command_to_its_folder(
+    tmp_path: Path, told: Tells, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """AP by phase in the result and in the last line; the same command again answers at once."""
+    out = tmp_path / "run"
+    assert run("unbiased-teacher-mrdc", out, "--json") == 0
+    found = told()
+    assert found["accuracy"] == found["ap"] and len(found["ap"]) == 2
+    assert found["memory"]["bytes"] <= found["memory"]["budget_bytes"]
+    assert found["synthetic"] and found["method"] == "unbiased-teacher"
+    last = (out / "results.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last) == found
+    memory = ReplayMemory.load(out / "memory-01.mrdc")
+    assert memory.boxes.keys() == {name for p in (0, 1) for name in memory.sources(p)}
+    assert memory.box_classes == ("disc", "square", "triangle")
+    assert run("unbiased-teacher-mrdc", out, "--json") == 0
+    assert told() == found
+    assert run("unbiased-teacher-mrdc", out) == 0
+    text = capsys.readouterr().out
+    assert "AP50" in text and "AP by class: disc" in text
+
+
+def test_other_settings_in_a_folder_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the difference."""
+    assert run("supervised-finetune", tmp_path / "run") == 0
+    assert run("supervised-finetune", tmp_path / "run", "--train.lr", "0.5") == 2
+    assert "--train.lr: 0.01 there, 0.5 now" in capsys.readouterr().err
+
+
+def test_a_sweep_of_detectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells are runs with the settings of their recipe."""
+    from mrdc.experiment import sweep
+    from mrdc.experiment.config import named
+
+    made = sweep.cells(
+        "supervised-mrdc", lambda recipe: named(recipe).preset.settings,
+        {"recipe": ["supervised-finetune", "unbiased-teacher-mrdc"], "memory.budget": ["3/phase"]},
+        tmp_path,
+    )  # fmt: skip
+    assert [cell.settings.method for cell in made] == ["supervised", "unbiased-teacher"]
+    assert all(cell.settings.memory.budget == "3/phase" for cell in made)
+    assert sweep._as_json(made[1])["recipe"] == "unbiased-teacher-mrdc"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--data", "nowhere"], "nowhere"),
+        (["--labelled", "900"], "want 1,800 labelled images, but there are 500"),
+        (["--labelled", "0"], "--labelled must be 1 or more"),
+        (["--train.steps", "0"], "--train.steps must be 1 or more"),
+        (["--long", "100"], "--long must be 1080 or more, got 100"),
+        (["--unlabelled", "0"], "unbiased-teacher needs --unlabelled of 1 or more"),
+        (["--memory.budget", "2/day"], "budget '2/day' is not one"),
+        (["--weights", "nothing.pth"], "--weights nothing.pth: no such file"),
+        (["--set", "threshold=2"], "threshold must be from 0 to less than 1"),
+    ],
+)
+def test_mistakes_get_one_line(
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and no folder."""
+    assert run("unbiased-teacher-mrdc", tmp_path / "run", *more) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_recipe_of_scenes_is_one() -> None:
+    """Three ways to learn, four ways to replay; rows of the paper's table with its numbers."""
+    assert len(SCENE_RECIPES) == 12
+    for name, preset in SCENE_RECIPES.items():
+        settings = preset.settings
+        assert isinstance(settings, DetectSettings)
+        check_detect(settings)
+        assert name.startswith(settings.method)
+        kinds = {"finetune": "none", "joint": "joint", "replay": "memory", "mrdc": "memory"}
+        assert settings.replay == kinds[name.rpartition("-")[2]]
+        assert settings.memory.quality == ("auto" if name.endswith("-mrdc") else "original")
+    for name, paper in SODA10M.items():
+        row = SCENE_PRESETS[f"soda10m-{name}"]
+        assert row.paper == paper
+        assert row.settings.memory.quality == ("50" if name.endswith("mrdc") else "original")
+        assert row.settings.memory.budget == "100/phase"
+    assert SODA10M["unbiased-teacher-mrdc"] == 43.72
+    assert SODA10M["pseudo-labels-finetune"] == 40.36
