@@ -41,9 +41,12 @@ class Progress:
         elif kind == "epoch" and fields["stage"] is not None:
             self._epoch(fields)
         elif kind == "phase":
+            if "ap" in fields:
+                score = f"AP {fields['ap']:.2f}, AP50 {fields['ap50']:.2f}"
+            else:
+                score = f"{fields['classes']} classes, accuracy {fields['accuracy']:.2f} %"
             self._say(
-                f"phase {fields['phase']}: {fields['classes']} classes, accuracy "
-                f"{fields['accuracy']:.2f} %, {fields['memory']['items']:,} images held, "
+                f"phase {fields['phase']}: {score}, {fields['memory']['items']:,} images held, "
                 f"{fields['seconds']:.1f} s"
             )
             if "warning" in fields.get("report", {}):
@@ -52,10 +55,9 @@ class Progress:
     def _start(self, fields: dict[str, Any]) -> None:
         self._last = time.monotonic()
         if self.plain:
-            self._say(
-                f"phase {fields['phase']}: {fields['classes']} new classes, "
-                f"{fields['train_images']:,} images to train on"
-            )
+            new = f"{fields['classes']} new classes, " if "classes" in fields else ""
+            images = f"{fields['train_images']:,} images to train on"
+            self._say(f"phase {fields['phase']}: {new}{images}")
             return
         if self._task is not None:
             self._bars.remove_task(self._task)

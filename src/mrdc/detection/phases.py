@@ -168,8 +168,8 @@ class SceneRun:
         self.phase, self.trained, self.elapsed = phase, 0, 0.0
         self.start = time.perf_counter()
         feed = self._feed(phase)
-        about = {"phase": phase, "classes": len(self.stream.train.classes)}
-        self.keeper.event("phase_start", about | {"train_images": len(feed.labelled)})
+        start = {"phase": phase, "train_images": len(feed.labelled)}
+        self.keeper.event("phase_start", start)
         with clock.part("train"):
             self._train(feed)
         model = self.learner.answers(self.model)
@@ -180,7 +180,7 @@ class SceneRun:
             scores = average_precision(list(detect(model, self.tests, batch)), self.stream.test)
             report = self._report()
         result = {
-            **about, "accuracy": scores["ap"], **scores, **self._memory_json(),
+            "phase": phase, "accuracy": scores["ap"], **scores, **self._memory_json(),
             "report": report, "trained_images": self.trained,
             "seconds": time.perf_counter() - self.start + self.elapsed, "parts": clock.seconds,
         }  # fmt: skip
