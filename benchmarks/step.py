@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from common import emit, machine
-from mrdc.learner import architecture, make_method
 from mrdc.loop import Step
+from mrdc.prepare import architecture, make_method
 from mrdc.settings import RunSettings, TrainSettings
 
 STEPS = 100

@@ -120,6 +120,44 @@ Experiment = Run | Detect | Sweep | DetectSweep
 
 
 @dataclass(frozen=True)
+class Report:
+    """One self-contained page about runs: tables, curves, R_q, what the memory holds."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders that `run`, `sweep` or `study` made; folders in them are found, too."""
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    """The page to write; figures also go into a folder beside it, as SVG and CSV."""
+    title: str | None = None
+    """Of the page; by default what was run."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Run a study and write its page; small on built-in data, in full on your own. Goes on where
+    it stopped; studies in one folder share runs."""
+
+    name: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help=show.study_lines())
+    ]
+    data: str | None = None
+    """As for `run`; by default built-in data, in minutes without a GPU."""
+    out: Path = Path("studies")
+    """Holds the page, NAME.html, and the runs."""
+    seeds: tuple[int, ...] = (0,)
+    """Every run is done with each of these."""
+    phases: int | None = None
+    """As for `run`, in place of what the study says."""
+    superclasses: Path | None = None
+    """CSV of class,superclass, for the study superclasses."""
+    set_all: tuple[str, ...] = ()
+    """Settings of all runs, such as train.epochs=30."""
+    jobs: int | None = None
+    """Runs at once; by default what the memory of a GPU allows, or one."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
 class List:
     """Methods, codecs, selectors, data sets, presets and studies by name."""
 
@@ -128,7 +166,7 @@ class List:
     json: Json = False
 
 
-Command = Plan | Pack | Info | Audit | Export | Run | Sweep | List
+Command = Plan | Pack | Info | Audit | Export | Run | Sweep | Study | Report | List
 COMMANDS: dict[str, Callable[..., Command]] = {
     "plan": Plan,
     "pack": Pack,
@@ -137,6 +175,8 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "export": Export,
     "run": Run,
     "sweep": Sweep,
+    "study": Study,
+    "report": Report,
     "list": List,
 }
 
@@ -148,12 +188,14 @@ def run(command: Command, console: Console) -> int:
 
         with bars(command.json) as progress:
             found = plan(command, progress=progress)
+        page(found, command.report)
         answer(command.json, found.as_json(), lambda: show.plan(console, found))
     elif isinstance(command, Pack):
         from mrdc.packing import pack
 
         with bars(command.json) as progress:
             packed = pack(command, progress=progress)
+        page(packed.plan, command.report)
         answer(command.json, packed.as_json(), lambda: show.packed(console, packed))
     elif isinstance(command, Info):
         from mrdc.store import MemoryFile
@@ -177,6 +219,16 @@ def run(command: Command, console: Console) -> int:
         result = {"output": str(command.output), "items": count}
         line = f"Wrote {show.count(count, 'image')} to {show.clean(str(command.output))}"
         answer(command.json, result, lambda: console.print(line))
+    elif isinstance(command, Study):
+        studied = study(command)
+        answer(command.json, studied, lambda: show.study(console, studied))
+    elif isinstance(command, Report):
+        from mrdc.report import write_report
+
+        runs = write_report(command.runs, command.output, title=command.title)
+        written = {"output": str(command.output), "runs": [str(one.path) for one in runs]}
+        line = f"Wrote {show.clean(str(command.output))} about {show.count(len(runs), 'run')}"
+        answer(command.json, written, lambda: console.print(line))
     else:
         assert isinstance(command, List)
         names = show.names()
@@ -184,6 +236,47 @@ def run(command: Command, console: Console) -> int:
             names = {command.what: lookup(names, command.what, "list")}
         answer(command.json, names, lambda: show.listing(console, names, command.what))
     return 0
+
+
+def study(command: Study) -> dict[str, Any]:
+    """Run what is left of a study, and write its page."""
+    from mrdc.experiment.studies import STUDIES
+    from mrdc.experiment.study import run_study
+    from mrdc.report import write_report
+
+    changes = command.set_all
+    if command.phases is not None:
+        changes = (*changes, f"phases={command.phases}")
+    found = run_study(
+        command.name,
+        command.out,
+        data=command.data,
+        seeds=command.seeds,
+        jobs=command.jobs,
+        superclasses=command.superclasses,
+        changes=changes,
+        tell=SweepProgress(command.json),
+    )
+    entry = STUDIES[command.name]
+    write_report(
+        [Path(folder) for folder in found["runs"]],
+        Path(found["page"]),
+        title=entry.title,
+        question=f"{entry.question} {found['answer']}".strip(),
+        paper=entry.paper,
+        sections=entry.sections,
+    )
+    return found
+
+
+def page(plan: Any, output: Path | None) -> None:
+    """Write the page about a plan, where one is wanted."""
+    if output is not None:
+        from mrdc.report.plans import write_plan
+
+        if plan is None:
+            raise UsageError("--report shows a choice: allow more than one --quality or --codec")
+        write_plan(plan, output)
 
 
 def answer(as_json: bool, result: dict[str, Any], tell: Callable[[], None]) -> None:
@@ -235,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
     except MrdcError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
-        going_on = arguments[:1] in (["run"], ["sweep"])
+        going_on = arguments[:1] in (["run"], ["sweep"], ["study"])
         kept = "the same command again goes on from here" if going_on else "nothing was written"
         return _fail(f"interrupted: {kept}", 130)
     except BrokenPipeError:  # the reader of our output has gone

@@ -393,21 +393,28 @@ class Run:
         classes = self.model.classes
         right = {name: torch.zeros(classes, device=self.device) for name in ("method", "head")}
         count = torch.zeros(classes, device=self.device)
+        seen = [labels for labels in self.stream.phases if labels.stop <= classes]
+        task = torch.repeat_interleave(torch.tensor(list(map(len, seen)))).to(self.device)
+        pairs = torch.zeros(len(seen) ** 2, device=self.device)
         with torch.inference_mode(), exact():
             for images, labels in self.views:
                 out = self.model(images)
                 count += torch.bincount(labels, minlength=classes)
                 for name, scores in (("method", self.method.predict(out)), ("head", out.scores)):
-                    hits = labels[scores.argmax(1) == labels]
+                    answers = scores.argmax(1)
+                    hits = labels[answers == labels]
                     right[name] += torch.bincount(hits, minlength=classes)
+                    if name == "method":
+                        both = task[labels] * len(seen) + task[answers]
+                        pairs += torch.bincount(both, minlength=len(pairs))
 
         def percent(hits: Tensor, labels: range) -> float:
             part = slice(labels.start, labels.stop)
             return 100 * int(hits[part].sum()) / int(count[part].sum())
 
-        seen = range(classes)
         return {
-            "accuracy": percent(right["method"], seen),
-            "head_accuracy": percent(right["head"], seen),
-            "tasks": [percent(right["method"], p) for p in self.stream.phases if p.stop <= classes],
+            "accuracy": percent(right["method"], range(classes)),
+            "head_accuracy": percent(right["head"], range(classes)),
+            "tasks": [percent(right["method"], labels) for labels in seen],
+            "confusion": pairs.long().view(len(seen), -1).tolist(),
         }

@@ -20,6 +20,7 @@ from mrdc.experiment.presets import (
     WITHOUT_MEMORY,
     Preset,
 )
+from mrdc.experiment.studies import STUDIES
 from mrdc.selection import SELECTORS
 from mrdc.settings import DetectSettings
 from mrdc.store import MemoryFile
@@ -62,8 +63,13 @@ def names() -> dict[str, list[str]]:
         "selectors": list(SELECTORS),
         "datasets": [*DATASETS, *(f"{kind}:FOLDER" for kind in KINDS)],
         "presets": [*RECIPES, *SCENE_RECIPES, *PRESETS, *SCENE_PRESETS],
-        "studies": [],
+        "studies": list(STUDIES),
     }
+
+
+def study_lines() -> str:
+    """Names and titles of the studies, a line each."""
+    return "\n".join(f"{name}: {study.title}" for name, study in STUDIES.items())
 
 
 def clean(text: str) -> str:
@@ -85,6 +91,9 @@ def count(number: float, what: str) -> str:
 def listing(console: Console, found: dict[str, list[str]], what: str | None = None) -> None:
     if what == "presets":
         presets(console)
+        return
+    if what == "studies":
+        studies(console)
         return
     for kind, entries in found.items():
         if kind == "presets" and what is None:
@@ -113,6 +122,14 @@ def presets(console: Console) -> None:
             held = "none" if settings.method in WITHOUT_MEMORY else held
         published = "" if preset.paper is None else f"{preset.paper:.2f}"
         rows.add_row(name, preset.summary, published, training, held)
+    console.print(rows)
+
+
+def studies(console: Console) -> None:
+    """Every study, and what it asks."""
+    rows = table("name<", "what<", "question<")
+    for name, study in STUDIES.items():
+        rows.add_row(name, study.title, study.question)
     console.print(rows)
 
 
@@ -402,10 +419,72 @@ def sweep(console: Console, found: dict[str, Any]) -> None:
             f"{row['seconds']:.0f}",
         )
     console.print(made)
-    phases = max(len(row["accuracy"]) for row in rows)
-    curves = table(title, *(f"phase {phase}" for phase in range(phases)))
-    for name, row in zip(names, rows, strict=True):
-        curves.add_row(name, *(f"{score:.1f}" for score in row["accuracy"]))
-    console.print("Accuracy after each phase, %:")
-    console.print(curves)
+    curves(console, title, names, rows)
     console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")
+
+
+def curves(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """Accuracy after every phase, a line for each row of a sweep."""
+    phases = max(len(row["accuracy"]) for row in rows)
+    made = table(title, *(f"phase {phase}" for phase in range(phases)))
+    for name, row in zip(names, rows, strict=True):
+        made.add_row(name, *(f"{score:.1f}" for score in row["accuracy"]))
+    console.print("Accuracy after each phase, %:" if "ap" not in rows[0] else "AP by phase:")
+    console.print(made)
+
+
+def study(console: Console, found: dict[str, Any]) -> None:
+    rows = found["table"]
+    axes = list(rows[0])[: list(rows[0]).index("runs")]
+    names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
+    title = f"{', '.join(axes)}<"
+    console.print(f"[bold]{found['title']}[/bold]\n{found['question']}")
+    console.print(scores(title, names, rows))
+    curves(console, title, names, rows)
+    volumes_of(console, title, names, rows)
+    if found["answer"]:
+        console.print(f"[bold]{clean(found['answer'])}[/bold]")
+    if found["paper"]:
+        console.print("The paper:")
+        header, *published = found["paper"]
+        made = table(f"{header[0]}<", *map(str, header[1:]))
+        for entry in published:
+            made.add_row(*map(str, entry))
+        console.print(made)
+    console.print(f"{count(len(found['runs']), 'run')}; the page: {clean(found['page'])}")
+
+
+SCORES = {
+    "averaged %": "average_incremental_accuracy", "+-": "deviation", "last %": "last_accuracy",
+    "forgetting": "average_forgetting", "initial": "initial_forgetting",
+}  # fmt: skip
+SCENE_SCORES = {"AP": "ap", "+-": "ap_deviation", "AP50": "ap50", "AP75": "ap75"}
+
+
+def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
+    """What runs of a study reached; seconds include a first phase that was taken over."""
+    fields = SCENE_SCORES if "ap" in rows[0] else SCORES
+    if all(row["runs"] == 1 for row in rows):
+        fields = {column: field for column, field in fields.items() if column != "+-"}
+    made = table(title, "runs", *fields, "images", "seconds")
+    made.columns[0].overflow = "fold"
+    for name, row in zip(names, rows, strict=True):
+        numbers = ["" if row[field] is None else f"{row[field]:.2f}" for field in fields.values()]
+        made.add_row(
+            name, str(row["runs"]), *numbers, f"{row['items']:,.0f}", f"{row['seconds']:.0f}"
+        )
+    return made
+
+
+def volumes_of(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """R_q of what was stored, and what it would pick along each run."""
+    if any(row["volume_ratio"] is not None for row in rows):
+        made = table(title, "quality", "R_q", "R_q picks")
+        for name, row in zip(names, rows, strict=True):
+            stored = ", ".join("original" if q == "None" else q for q in row["quality"])
+            known = row["volume_ratio"]
+            made.add_row(
+                name, clean(stored), "" if known is None else ratio(known), ", ".join(row["picks"])
+            )
+        console.print("R_q of what was stored, and the quality that its mean over phases picks:")
+        console.print(made)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import mrdc.prepare
 from mrdc.codec import CODECS
 from mrdc.data.images import ImageSet
 from mrdc.data.protocol import Stream
@@ -52,7 +53,9 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_thread_at_first() -> Any:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mrdc.prepare, "WIDTHS", {"resnet18-narrow": 8})  # narrower still
+        yield
     torch.set_num_threads(before)
 
 

@@ -95,7 +95,7 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
     raise UsageError(f"{where} must be {names.get(hint, 'text')}, got {value!r}")
 
 
-def at(settings: Any, dotted: str, text: str) -> Any:
+def at(settings: Any, dotted: str, text: str, flag: str = "--grid") -> Any:
     """Settings with one value replaced, as `memory.quality` names it; 10+50 is several values.
 
     Raises:
@@ -105,7 +105,7 @@ def at(settings: Any, dotted: str, text: str) -> Any:
     nested: Any = parts
     for part in reversed(dotted.split(".")):
         nested = {part: nested}
-    return changed(settings, nested, f"--grid {dotted}")
+    return changed(settings, nested, f"{flag} {dotted}")
 
 
 def _parsed(text: str) -> Any:

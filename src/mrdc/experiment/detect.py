@@ -4,11 +4,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mrdc.data.coco import check_sides, open_scenes
+from mrdc.data.coco import SceneSplits, check_sides, open_scenes
 from mrdc.data.shapes import shapes_splits
 from mrdc.detection.evaluate import NEEDS
 from mrdc.detection.phases import make_learner, run_scenes
-from mrdc.detection.stream import make_scenes
+from mrdc.detection.stream import SceneStream, make_scenes
 from mrdc.errors import UsageError
 from mrdc.exemplars import Exemplars
 from mrdc.experiment.folder import Listener, RunFolder
@@ -42,11 +42,7 @@ def detect(
     """
     name = name or settings.method
     check_detect(settings)
-    built_in = settings.data == "shapes" and not Path(settings.data).exists()
-    splits = shapes_splits() if built_in else open_scenes(Path(settings.data))
-    stream = make_scenes(
-        splits, settings.phases, settings.labelled, settings.unlabelled, settings.seed
-    )
+    splits, stream = open_stream(settings)
     path = settings.out or Path("runs") / folder_name(settings, name)
     decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
 
@@ -61,10 +57,29 @@ def detect(
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_scenes(settings, stream, keeper)
-        more = {"paper": paper, "synthetic": built_in}
+        more = {"paper": paper, "synthetic": built_in(settings.data)}
         return {"name": name, **summary(settings, phases), **more}
 
     return in_folder(path, settings, decisive, listener, begin, work)
+
+
+def built_in(data: str) -> bool:
+    """Whether this names the synthetic scenes."""
+    return data == "shapes" and not Path(data).exists()
+
+
+def open_stream(settings: DetectSettings) -> tuple[SceneSplits, SceneStream]:
+    """The scenes of a run, and the phases that they arrive in.
+
+    Raises:
+        MrdcError: data that cannot be used, or too little for these phases.
+    """
+    made = built_in(settings.data)
+    splits = shapes_splits() if made else open_scenes(Path(settings.data))
+    stream = make_scenes(
+        splits, settings.phases, settings.labelled, settings.unlabelled, settings.seed
+    )
+    return splits, stream
 
 
 def summary(settings: DetectSettings, phases: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 
 from mrdc import __version__
 from mrdc.budget import parse_budget
-from mrdc.data import DATASETS, make_stream, open_splits
+from mrdc.data import DATASETS, Splits, Stream, make_stream, open_splits
 from mrdc.data.textures import SIDE
 from mrdc.errors import UsageError
 from mrdc.exemplars import ORIGINAL, Exemplars, fixed_quality
@@ -64,10 +64,7 @@ def run(
     name = name or settings.method
     check(settings)
     path = settings.out or Path("runs") / folder_name(settings, name)
-    splits = open_splits(settings.data, holdout=settings.holdout, seed=0)
-    stream = make_stream(
-        splits, settings.phases, settings.first, settings.order, settings.superclasses
-    )
+    splits, stream = open_stream(settings)
     settings = replace(settings, size=settings.size or usual_size(settings.data))
     decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
     method = make_method(settings)
@@ -90,6 +87,19 @@ def run(
         }
 
     return in_folder(path, settings, decisive, listener, begin, work)
+
+
+def open_stream(settings: RunSettings) -> tuple[Splits, Stream]:
+    """The images of a run, and the phases that they arrive in.
+
+    Raises:
+        MrdcError: data that cannot be used, or not with these phases.
+    """
+    splits = open_splits(settings.data, holdout=settings.holdout, seed=0)
+    stream = make_stream(
+        splits, settings.phases, settings.first, settings.order, settings.superclasses
+    )
+    return splits, stream
 
 
 def in_folder(

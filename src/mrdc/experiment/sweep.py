@@ -157,14 +157,24 @@ def usual_jobs(count: int) -> int:
     return max(1, min(count, os.cpu_count() or 1, *places))
 
 
-def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for all runs that differ only in their seed: means and sample deviations."""
-    groups: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
+Place = tuple[tuple[str, str], ...]
+
+
+def grouped(
+    made: Sequence[Cell], results: Sequence[dict[str, Any]]
+) -> dict[Place, list[dict[str, Any]]]:
+    """Results of runs that differ only in their seed, by their place in the grid."""
+    groups: dict[Place, list[dict[str, Any]]] = {}
     for cell, result in zip(made, results, strict=True):
         place = tuple((axis, value) for axis, value in cell.place.items() if axis != "seed")
         groups.setdefault(place, []).append(result)
+    return groups
+
+
+def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for all runs that differ only in their seed: means and sample deviations."""
     rows = []
-    for place, runs in groups.items():
+    for place, runs in grouped(made, results).items():
         scores = [run["average_incremental_accuracy"] for run in runs]
         rows.append(
             {

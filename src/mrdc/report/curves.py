@@ -1,0 +1,215 @@
+"""Figures about runs; a part without data is left out."""
+
+from collections.abc import Sequence
+from statistics import mean
+
+import numpy as np
+
+from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line, whole_numbers
+from mrdc.report.parts import Grid, Section
+from mrdc.report.runs import Group, Json, Run, grouped
+
+PARTS = ("train", "decode", "select", "volume_ratio", "encode", "evaluate", "write")
+
+
+def accuracy(runs: Sequence[Run]) -> Section | None:
+    """A figure for every data set, a line for every group of runs."""
+    section = Section("accuracy", "Accuracy by phase")
+    groups = [group for group in grouped(runs) if group.first.phases]
+    for data in dict.fromkeys(group.first.data for group in groups):
+        here = [group for group in groups if group.first.data == data]
+        what = "AP" if here[0].first.detects else "accuracy of the classes seen, %"
+        figure = Figure(
+            f"accuracy-{data}", f"{data}: {what} after each phase",
+            f"Lines of {what} by phase for {', '.join(group.label for group in here)}",
+            data=[["run", "phase", what, "lowest", "highest"]],
+        )  # fmt: skip
+        with drawn(figure) as axes:
+            for number, group in enumerate(here):
+                curves = _same_length([run.accuracy for run in group.runs])
+                x, y = range(len(curves[0])), np.mean(curves, axis=0)
+                low, high = np.min(curves, axis=0), np.max(curves, axis=0)
+                line(axes, number, x, y, group.label)
+                if len(curves) > 1:
+                    colour = COLOURS[number % len(COLOURS)]
+                    axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+                values = zip(x, y, low, high, strict=True)
+                figure.data += [[group.label, *map(float, row)] for row in values]
+            axes.set(xlabel="phase", ylabel=what)
+            whole_numbers(axes)
+            legend(axes, len(here))
+        section.parts.append(figure)
+    return section if section.parts else None
+
+
+def _same_length(curves: Sequence[list[float]]) -> list[list[float]]:
+    """Only as many phases as all have; runs without any do not count."""
+    known = [curve for curve in curves if curve]
+    shortest = min(map(len, known))
+    return [curve[:shortest] for curve in known]
+
+
+def trade_off(runs: Sequence[Run]) -> Section | None:
+    """Quality against quantity: runs of one method and budget that differ in quality."""
+    section = Section("trade-off", "Quality against quantity")
+    families: dict[tuple[object, ...], list[Group]] = {}
+    for group in grouped([run for run in runs if run.result]):
+        run = group.first
+        key = (run.data, run.settings.get("method"), run.settings.get("phases"),
+               run.memory.get("budget"), run.memory.get("codec"))  # fmt: skip
+        families.setdefault(key, []).append(group)
+    for (data, method, _, budget, _), groups in families.items():
+        points = {quality_of(group.first): group for group in groups if quality_of(group.first)}
+        if len(points) < 3:
+            continue
+        order = sorted(points, key=lambda q: -101 if q == "original" else -int(q))
+        figure = Figure(
+            f"trade-off-{data}-{method}", f"{data}, {method}, {budget}: accuracy by quality",
+            f"Averaged accuracy and number of images held for the qualities {', '.join(order)}",
+            data=[["quality", "images held", "averaged", "last"]],
+        )  # fmt: skip
+        average = [mean(run.average for run in points[q].runs) for q in order]
+        held = [points[q].first.phases[-1]["memory"]["items"] for q in order]
+        last = [mean(run.accuracy[-1] for run in points[q].runs) for q in order]
+        figure.data += [list(row) for row in zip(order, held, average, last, strict=True)]
+        with drawn(figure, 2) as (left, right):
+            line(left, 0, range(len(order)), average, "averaged over the phases")
+            line(left, 1, range(len(order)), last, "after the last phase")
+            left.set_xticks(range(len(order)), order)
+            left.set(xlabel="quality", ylabel="accuracy, %")
+            legend(left, 2)
+            line(right, 2, held, average, "averaged")
+            for q, x, y in zip(order, held, average, strict=True):
+                right.annotate(q, (x, y), textcoords="offset points", xytext=(4, 5), fontsize=8.5)
+            right.set(xlabel="images held", ylabel="averaged accuracy, %")
+        best = order[int(np.argmax(average))]
+        section.parts += [figure, f"Best by averaged accuracy: {best}.{_choice(points)}"]
+    return section if section.parts else None
+
+
+def quality_of(run: Run) -> str:
+    """The one quality of a run, as text; empty where it changed on the way."""
+    qualities = {phase["quality"] for phase in run.phases}
+    return str(qualities.pop() or "original") if len(qualities) == 1 else ""
+
+
+def _choice(points: dict[str, Group]) -> str:
+    """What R_q along the run of originals would have chosen."""
+    original = points.get("original")
+    choice = (original.first.result or {}).get("mean_choice") if original else None
+    return "" if choice is None else f" R_q along the run of originals chooses {choice}."
+
+
+def volume_ratios(runs: Sequence[Run]) -> Section | None:
+    """R_q by phase and candidate, with the band that passes, for one run of each group."""
+    section = Section("volume-ratio", "R_q by phase")
+    for group in grouped(runs):
+        run = group.first
+        rows = [row for row in candidates(run) if row["quality"] is not None]
+        if not rows:
+            continue
+        epsilon = float(run.memory.get("epsilon", 0.5))
+        figure = Figure(
+            f"volume-ratio-{run.data}-{group.label}", f"{run.data}, {group.label}: R_q by phase",
+            "R_q of each quality after each phase, with the band within which a quality passes",
+            data=[["codec", "quality", "phase", "R_q"]],
+        )  # fmt: skip
+        with drawn(figure) as axes:
+            axes.axhspan(max(1 - epsilon, 1e-3), 1 + epsilon, color="#999999", alpha=0.2, lw=0,
+                         label=f"|R_q - 1| < {epsilon:g}")  # fmt: skip
+            for number, row in enumerate(rows):
+                known = [(x, y) for x, y in enumerate(row["by_phase"]) if y is not None]
+                x, y = [point[0] for point in known], [point[1] for point in known]
+                line(axes, number, x, y, f"quality {row['quality']}")
+                figure.data += [[row["codec"], row["quality"], *point] for point in known]
+            axes.set(xlabel="phase", ylabel="R_q", yscale="log")
+            whole_numbers(axes)
+            legend(axes, len(rows) + 1)
+        chosen = quality_of(run)
+        chose = f"Quality in use: {chosen or 'chosen anew in every phase'}"
+        section.parts += [figure, f"{chose} (rule: {run.memory.get('quality', '?')})."]
+    return section if section.parts else None
+
+
+def candidates(run: Run) -> list[Json]:
+    """R_q of each candidate, phase by phase."""
+    rows: list[Json] = []
+    for place, first in enumerate(run.phases[0]["candidates"] if run.phases else []):
+        ratios = [phase["candidates"][place]["volume_ratio"] for phase in run.phases]
+        rows.append({"codec": first["codec"], "quality": first["quality"], "by_phase": ratios})
+    return rows
+
+
+def times(runs: Sequence[Run]) -> Section | None:
+    """Where the time of each group went, and how fast it trained."""
+    groups = [group for group in grouped(runs) if group.first.phases]
+    if not groups:
+        return None
+    names = [*PARTS, "other"]
+    figure = Figure("time", "Seconds of one run, by what they went into",
+                    "Stacked bars of seconds by part of the work, one bar a run",
+                    data=[["run", *names]])  # fmt: skip
+    with drawn(figure, size=(7.2, 1.3 + 0.36 * len(groups))) as axes:
+        left = np.zeros(len(groups))
+        for number, part in enumerate(names):
+            widths = [seconds_of(group.first)[part] for group in groups]
+            colour = COLOURS[number % len(COLOURS)]
+            axes.barh(
+                range(len(groups)), widths, left=left, label=part, height=0.6, color=colour,
+                edgecolor="white", linewidth=0.5,
+            )  # fmt: skip
+            left += np.array(widths)
+        axes.set_yticks(range(len(groups)), [group.label for group in groups], fontsize=8.5)
+        axes.invert_yaxis()
+        axes.set(xlabel="seconds")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
+    for group in groups:
+        seconds = seconds_of(group.first)
+        figure.data.append([group.label, *(f"{seconds[part]:.2f}" for part in names)])
+    rows: Table = [["run", "seconds", "trained images", "images/s in training"]]
+    for group in groups:
+        phases = group.first.phases
+        trained = sum(phase["trained_images"] for phase in phases)
+        train = sum(phase["parts"].get("train", 0.0) for phase in phases)
+        seconds_ = sum(phase["seconds"] for phase in phases)
+        rate = f"{trained / train:,.0f}" if train and trained else ""
+        rows.append([group.label, f"{seconds_:.0f}", f"{trained:,}", rate])
+    return Section("time", "Time", [figure, Grid(rows)])
+
+
+def seconds_of(run: Run) -> dict[str, float]:
+    """Seconds of a run by part; small parts are put together."""
+    found = dict.fromkeys([*PARTS, "other"], 0.0)
+    for phase in run.phases:
+        for part, seconds in phase["parts"].items():
+            found[part if part in PARTS else "other"] += seconds
+    return found
+
+
+def confusion(runs: Sequence[Run]) -> Section | None:
+    """Which task an image of each task is taken for, after the last phase."""
+    section = Section("confusion", "Confusion by task")
+    for group in grouped(runs):
+        run = group.first
+        counts = run.phases[-1].get("confusion") if run.phases else None
+        if not counts or len(counts) < 2:
+            continue
+        shares = 100 * np.array(counts) / np.maximum(np.sum(counts, axis=1, keepdims=True), 1)
+        figure = Figure(
+            f"confusion-{run.data}-{group.label}", f"{run.data}, {group.label}",
+            "Share of the images of each task that are taken for classes of each task, in percent",
+            data=[["true task", "answered task", "percent"]],
+        )  # fmt: skip
+        with drawn(figure, size=(4.6, 3.8)) as axes:
+            places = np.arange(len(shares))
+            axes.pcolormesh(places, places, shares, cmap="Blues", vmin=0, vmax=100, ec="white")
+            axes.invert_yaxis()
+            for (row, column), value in np.ndenumerate(shares):
+                colour = "white" if value > 55 else "black"
+                axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour,
+                          fontsize=8.5 if len(shares) < 9 else 6)  # fmt: skip
+                figure.data.append([row, column, float(value)])
+            axes.grid(False)
+            axes.set(xlabel="task of the answer", ylabel="task of the image")
+        section.parts.append(figure)
+    return section if section.parts else None

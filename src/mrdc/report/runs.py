@@ -1,0 +1,154 @@
+"""Run folders, as far as a page needs them: finished, still going, or damaged."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from mrdc.errors import DataError
+from mrdc.experiment.folder import CONFIG, RESULTS
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder.
+
+    Attributes:
+        settings: what decided its numbers.
+        about: commit, hardware and versions.
+        phases: what was measured after each phase that is finished.
+        result: the last line of a finished run; None while it is going.
+        problems: what could not be read.
+    """
+
+    path: Path
+    settings: Json
+    about: Json
+    phases: list[Json]
+    result: Json | None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The recipe or preset, or the method while nobody has said more."""
+        return str((self.result or {}).get("name") or self.settings.get("method", "?"))
+
+    @property
+    def data(self) -> str:
+        return Path(str(self.settings.get("data", "?"))).name
+
+    @property
+    def detects(self) -> bool:
+        return "detector" in self.settings
+
+    @property
+    def accuracy(self) -> list[float]:
+        """Percent after each phase; AP of a detector."""
+        return [float(phase["accuracy"]) for phase in self.phases]
+
+    @property
+    def average(self) -> float:
+        return mean(self.accuracy)
+
+    @property
+    def memory(self) -> Json:
+        """The settings of the memory."""
+        found: Json = self.settings.get("memory", {})
+        return found
+
+    @property
+    def label(self) -> str:
+        """What runs that differ only in their seed share, for people."""
+        parts = [self.name]
+        if self.memory.get("budget") and self._replays:
+            parts += [str(self.memory["budget"]), f"quality {self.memory['quality']}"]
+        usual = {"codec": "jpeg", "select": "herding", "accounting": "packed"}
+        for key, value in usual.items():
+            if self.memory.get(key) not in (value, "auto", "random_choice", None):
+                parts.append(str(self.memory[key]))
+        if self.settings.get("order") in ("similar", "dissimilar"):
+            parts.append(str(self.settings["order"]))
+        return ", ".join(parts)
+
+    @property
+    def _replays(self) -> bool:
+        return bool(self.phases and self.phases[-1]["memory"]["budget_bytes"])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed (and in where they lie)."""
+
+    label: str
+    runs: list[Run]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    def mean(self, values: Sequence[float]) -> str:
+        """With the deviation over seeds."""
+        spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+        return f"{mean(values):.2f}{spread}"
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """Runs by data, phases and label, in the order in which they were given."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        key = (run.data, run.settings.get("phases"), run.settings.get("first"), run.label)
+        groups.setdefault(key, []).append(run)
+    return [Group(members[0].label, members) for members in groups.values()]
+
+
+def find_runs(sources: Sequence[Path]) -> list[Run]:
+    """All runs in some folders, in their sub-folders too.
+
+    Raises:
+        DataError: nothing there, or no run in it.
+    """
+    folders: list[Path] = []
+    for source in sources:
+        source = source.parent if source.name == RESULTS else source
+        if not source.exists():
+            raise DataError(f"{source}: no such folder; give folders that `mrdc run` made")
+        found = sorted(path.parent for path in source.rglob(RESULTS))
+        found = [folder for folder in found if (folder / CONFIG).exists()]
+        if not found:
+            raise DataError(
+                f"{source}: no run in it (a run folder has {CONFIG} and {RESULTS}); give folders "
+                "that `mrdc run`, `sweep` or `study` made"
+            )
+        folders += [folder for folder in found if folder not in folders]
+    return [read_run(folder) for folder in folders]
+
+
+def read_run(folder: Path) -> Run:
+    """A run folder; lines that cannot be read are told, not fatal."""
+    problems: list[str] = []
+    config: Json = {}
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError) as error:
+        problems.append(f"{CONFIG} cannot be read ({error})")
+    phases: dict[int, Json] = {}
+    result: Json | None = None
+    for number, line in enumerate((folder / RESULTS).read_bytes().splitlines(), 1):
+        try:
+            event = json.loads(line)
+            if event.get("event") == "phase":
+                phases[int(event["phase"])] = event
+            elif "average_incremental_accuracy" in event:
+                result = event
+        except (ValueError, KeyError, TypeError, AttributeError):
+            problems.append(f"line {number} of {RESULTS} cannot be read")
+    settings = config.pop("settings", {})
+    done = [phases[number] for number in sorted(phases)]
+    if not isinstance(settings, dict) or [p["phase"] for p in done] != list(range(len(done))):
+        problems.append(f"{RESULTS} lacks phases, so this run is left out")
+        settings, done, result = {}, [], None
+    return Run(folder, settings, config, done, result, problems)

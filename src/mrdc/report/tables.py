@@ -1,0 +1,148 @@
+"""Tables about runs; a part without data is left out."""
+
+from collections.abc import Sequence
+from statistics import mean
+
+from mrdc.errors import MemoryFileError
+from mrdc.report.figures import Table
+from mrdc.report.parts import Grid, Part, Section
+from mrdc.report.runs import Run, grouped
+from mrdc.store import MemoryFile
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def what_was_run(runs: Sequence[Run]) -> Section:
+    head: list[object] = ["run", "data", "phases", "seed", "budget", "quality", "state", "seconds"]
+    rows: Table = [[*head, "commit", "hardware", "torch"]]
+    notes: list[Part] = []
+    for run in runs:
+        seconds = sum(phase["seconds"] for phase in run.phases)
+        wanted = int(run.settings.get("phases", 0)) + (0 if run.detects else 1)
+        going = f"phase {len(run.phases)} of {wanted} is going, or was stopped"
+        where = run.about.get("gpu") or f"{run.about.get('cores', '?')} CPU cores"
+        rows.append(
+            [
+                run.name, run.data, run.settings.get("phases"), run.settings.get("seed"),
+                run.memory.get("budget", ""), run.memory.get("quality", ""),
+                "finished" if run.result else going, f"{seconds:.0f}",
+                run.about.get("commit") or "", where, run.about.get("torch", ""),
+            ]
+        )  # fmt: skip
+        notes += [f"{run.path}: {problem}." for problem in run.problems]
+    if len({run.data for run in runs}) > 1:
+        notes.append("These runs are on different data: compare within one data set only.")
+    return Section("runs", "What was run", [Grid(rows), *notes])
+
+
+def compared(runs: Sequence[Run]) -> Section | None:
+    """Averages with deviations over seeds, beside the paper's."""
+    parts: list[Part] = []
+    classes = [group for group in grouped(runs) if group.first.phases and not group.first.detects]
+    if classes:
+        rows: Table = [["run", "data", "runs", "averaged %", "the paper %", "last %", "forgetting",
+                        "images held"]]  # fmt: skip
+        for group in classes:
+            done = [run for run in group.runs if run.result] or group.runs
+            results = [run.result for run in done if run.result]
+            papers = {result.get("paper") for result in results}
+            forgetting = [result["average_forgetting"] for result in results]
+            rows.append(
+                [
+                    group.label, group.first.data, len(done),
+                    group.mean([run.average for run in done]),
+                    percent(papers.pop()) if len(papers) == 1 else "",
+                    group.mean([run.accuracy[-1] for run in done]),
+                    group.mean(forgetting) if forgetting else "",
+                    f"{mean(run.phases[-1]['memory']['items'] for run in done):,.0f}",
+                ]
+            )  # fmt: skip
+        told = "Averaged: the mean over all phases. Forgetting: earlier tasks now minus their best."
+        parts.append(Grid(rows, told))
+    scenes = [group for group in grouped(runs) if group.first.phases and group.first.detects]
+    if scenes:
+        rows = [["run", "data", "runs", "AP", "the paper", "AP50", "AP75", "images held"]]
+        for group in scenes:
+            last = [run.phases[-1] for run in group.runs]
+            papers = {(run.result or {}).get("paper") for run in group.runs}
+            rows.append(
+                [
+                    group.label, group.first.data, len(last),
+                    group.mean([phase["ap"] for phase in last]),
+                    percent(papers.pop()) if len(papers) == 1 else "",
+                    group.mean([phase["ap50"] for phase in last]),
+                    group.mean([phase["ap75"] for phase in last]),
+                    f"{mean(phase['memory']['items'] for phase in last):,.0f}",
+                ]
+            )  # fmt: skip
+        parts.append(Grid(rows, "After the last phase."))
+    return Section("table", "Results", parts) if parts else None
+
+
+def budgets(runs: Sequence[Run]) -> Section | None:
+    """Every budget three ways: bytes, originals, images held."""
+    rows: Table = [["run", "bytes allowed", "bytes used", "in originals", "images held",
+                    "parameters added, bytes"]]  # fmt: skip
+    for group in grouped(runs):
+        run = group.first
+        held = run.phases[-1]["memory"] if run.phases else {}
+        if not held.get("budget_bytes"):
+            continue
+        original = _original_bytes(run)
+        in_originals = f"{held['budget_bytes'] / original:,.1f}" if original else ""
+        rows.append([group.label, f"{held['budget_bytes']:,}", f"{held['bytes']:,}", in_originals,
+                     f"{held['items']:,}", held.get("parameter_bytes", "")])  # fmt: skip
+    if len(rows) == 1:
+        return None
+    return Section("budget", "The budget, three ways", [Grid(rows, "After the last phase.")])
+
+
+def _original_bytes(run: Run) -> float | None:
+    """Mean bytes of an original, which the memory file knows."""
+    file = memory_file(run)
+    return None if file is None else file.meta["budget"]["original_bytes"]
+
+
+def memory_file(run: Run) -> MemoryFile | None:
+    """The memory of a run, if it has one that can be read."""
+    found = max(run.path.glob("memory-*.mrdc"), default=None)
+    try:
+        return None if found is None else MemoryFile(found)
+    except MemoryFileError:
+        return None
+
+
+def detection(runs: Sequence[Run]) -> Section | None:
+    """AP by class, and what pseudo labels were worth."""
+    groups = [group for group in grouped(runs) if group.first.phases and group.first.detects]
+    if not groups:
+        return None
+    classes = list(groups[0].first.phases[-1]["by_class"])
+    rows: Table = [["run", *classes]]
+    labels: Table = [["run", "phase", "labels an image", "precision %", "recall %"]]
+    for group in groups:
+        found = group.first.phases[-1]["by_class"]
+        rows.append([group.label, *(percent(found.get(name)) for name in classes)])
+        for phase in group.first.phases:
+            report = phase.get("report", {})
+            if "precision" in report:
+                keys = ("labels_per_image", "precision", "recall")
+                labels.append([group.label, phase["phase"], *(f"{report[k]:.2f}" for k in keys)])
+    section = Section("detection", "Detection", [Grid(rows, "AP by class after the last phase.")])
+    if len(labels) > 1:
+        section.parts.append(Grid(labels, "Pseudo labels against the truth, at an IoU of 0.5."))
+    return section
+
+
+def probabilities(runs: Sequence[Run]) -> Section | None:
+    """Exact k-DPP quantities, where a plan measured them."""
+    rows: Table = [["run", "candidate", "log Z_q", "log P (original)", "log P (compressed)", "L_2"]]
+    for group in grouped(runs):
+        for c in group.first.phases[-1]["candidates"] if group.first.phases else []:
+            if c.get("log_z") is not None:
+                keys = ("log_z", "log_p_original", "log_p_compressed", "l2")
+                name = f"{c['codec']} {c['quality'] or ''}"
+                rows.append([group.label, name, *(f"{c[key]:.3f}" for key in keys)])
+    return Section("probability", "Exact k-DPP", [Grid(rows)]) if len(rows) > 1 else None

@@ -1,0 +1,387 @@
+"""Pages: what they say of runs, what they leave out, and that they stand alone."""
+
+import csv
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mrdc.cli import main
+from mrdc.data.textures import textures
+from mrdc.errors import DataError, OutputError, UsageError
+from mrdc.image import Photo
+from mrdc.memory import ReplayMemory
+from mrdc.nn.checkpoint import Architecture, Checkpoint, write_checkpoint
+from mrdc.report import write_report
+from mrdc.report.contents import as_address, at_qualities
+from mrdc.report.figures import Figure, drawn, line
+from mrdc.report.page import write_page
+from mrdc.report.parts import Grid, Section
+from mrdc.report.runs import find_runs, grouped, read_run
+from mrdc.report.sections import SECTIONS
+
+TASKS = [[80, 20], [30, 70]]
+PARTS = {"train": 4.0, "evaluate": 1.0, "prepare": 0.25}
+
+
+def phase(number: int, accuracy: float, quality: int | None = 50, **more: Any) -> dict[str, Any]:
+    """What a phase event holds."""
+    ratios = [(None, 1.0), (50, 1.2), (10, 9.0)]
+    rows = [{"codec": "jpeg" if q else "original", "quality": q, "quantity": 5, "bytes": 50,
+             "volume_ratio": r} for q, r in ratios]  # fmt: skip
+    return {
+        "event": "phase", "phase": number, "classes": 2 + number, "accuracy": accuracy,
+        "head_accuracy": accuracy, "tasks": [accuracy], "quality": quality,
+        "memory": {"bytes": 90, "budget_bytes": 100, "items": 7}, "candidates": rows,
+        "trained_images": 80, "seconds": 6.0, "parts": PARTS, "confusion": TASKS, **more,
+    }  # fmt: skip
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    memory = {"budget": "8/class", "quality": "auto", "codec": "jpeg", "select": "herding",
+              "accounting": "packed", "epsilon": 0.5, "candidates": [50, 10]}  # fmt: skip
+    memory |= more.pop("memory", {})
+    return {"data": "photos", "method": "lucir", "phases": 1, "seed": 0, "memory": memory, **more}
+
+
+def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> Path:
+    """A run folder that nobody had to train for."""
+    quality, name = more.pop("quality", 50), more.pop("name", "lucir-mrdc")
+    done, events = more.pop("done", True), more.pop("events", None)
+    folder.mkdir(parents=True)
+    about = {"commit": "abc1234", "cores": 2, "gpu": None, "torch": "2.0"}
+    (folder / "config.json").write_text(json.dumps({"settings": settings(**more), **about}))
+    lines = events or [phase(n, value, quality) for n, value in enumerate(curve)]
+    if done:
+        result = {"name": name, "average_incremental_accuracy": float(np.mean(curve))}
+        result |= {"average_forgetting": -3.0, "paper": 61.0, "mean_choice": 50}
+        lines = [*lines, result]
+    text = "".join(json.dumps(line) + "\n" for line in [{"event": "start"}, *lines])
+    (folder / "results.jsonl").write_text(text)
+    return folder
+
+
+def written(sources: list[Path], tmp_path: Path, **options: Any) -> str:
+    write_report(sources, tmp_path / "page.html", **options)
+    return (tmp_path / "page.html").read_text()
+
+
+# Runs
+
+
+def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
+    """Each once, whether by its folder, its results or the folder above."""
+    one, two = made(tmp_path / "s" / "one"), made(tmp_path / "s" / "two", seed=1)
+    found = find_runs([tmp_path / "s", one, two / "results.jsonl"])
+    assert [run.path for run in found] == [one, two]
+    assert [group.label for group in grouped(found)] == ["lucir-mrdc, 8/class, quality auto"]
+
+
+@pytest.mark.parametrize(
+    ("where", "message"), [("nowhere", "no such folder"), (".", "no run in it")]
+)
+def test_no_run_is_refused(where: str, message: str, tmp_path: Path) -> None:
+    """With what is wanted, and nothing is written."""
+    with pytest.raises(DataError, match=message):
+        write_report([tmp_path / where], tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_is_still_going(tmp_path: Path) -> None:
+    """Its finished phases count; the page says how far it is."""
+    page = written([made(tmp_path / "run", (60.0,), done=False)], tmp_path)
+    assert "phase 1 of 2 is going, or was stopped" in page
+    assert "60.00" in page
+
+
+def test_broken_lines_are_told_and_passed_over(tmp_path: Path) -> None:
+    """The rest of the run counts."""
+    run = made(tmp_path / "run")
+    with (run / "results.jsonl").open("ab") as file:
+        file.write(b'{"event": "phase", "phase"\n')
+    found = read_run(run)
+    assert found.problems == ["line 5 of results.jsonl cannot be read"]
+    assert found.accuracy == [60.0, 50.0]
+    assert "line 5 of results.jsonl cannot be read" in written([run], tmp_path)
+
+
+def test_a_run_without_a_phase_between_is_left_out(tmp_path: Path) -> None:
+    """Its numbers would mean something else."""
+    run = made(tmp_path / "run", events=[phase(0, 50), phase(2, 40)])
+    assert read_run(run).phases == []
+    assert "lacks phases" in written([run, made(tmp_path / "good")], tmp_path)
+
+
+def test_a_config_of_somebody_else_is_told(tmp_path: Path) -> None:
+    """And the page is still written."""
+    run = made(tmp_path / "run")
+    (run / "config.json").write_text("{")
+    assert "config.json cannot be read" in written([run], tmp_path)
+
+
+def test_a_run_that_has_only_begun_is_a_page_without_figures(tmp_path: Path) -> None:
+    """Of what it was told to do."""
+    run = made(tmp_path / "run", (), done=False)
+    page = written([run], tmp_path)
+    assert "phase 0 of 2 is going" in page and "<svg" not in page
+
+
+def test_data_must_be_the_same_to_compare(tmp_path: Path) -> None:
+    """Else the page says so."""
+    runs = [made(tmp_path / "a"), made(tmp_path / "b", data="others")]
+    assert "different data" in written(runs, tmp_path)
+    assert "different data" not in written(runs[:1], tmp_path)
+
+
+# The page
+
+
+def test_means_and_deviations_over_seeds(tmp_path: Path) -> None:
+    """55 and 65: 60 with a sample deviation of 7.07, beside the paper's number."""
+    runs = [made(tmp_path / "a", (60.0, 50.0)), made(tmp_path / "b", (70.0, 60.0), seed=1)]
+    page = written(runs, tmp_path)
+    assert "60.00 ± 7.07" in page and "61.00" in page
+
+
+def test_names_from_users_are_escaped(tmp_path: Path) -> None:
+    """In text, in tables, in what figures say, and in the title."""
+    evil = "<script>alert(1)</script>"
+    page = written([made(tmp_path / "run", name=evil, data=f"/x/{evil}")], tmp_path)
+    assert evil not in page and "&lt;script&gt;alert(1)" in page
+    assert page.count("<script>") == 1  # ours
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    """It asks for nothing from anywhere; ids that figures refer to are their own."""
+    runs = [made(tmp_path / str(q), quality=q, name=str(q)) for q in (90, 50, 10)]
+    page = written(runs, tmp_path)
+    assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
+    assert "default-src 'none'" in page
+    assert not re.findall(r"url\((?!#)", page)
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
+    """One run has no trade-off, no detector and no exact probabilities."""
+    page = written([made(tmp_path / "run")], tmp_path)
+    there = set(re.findall(r'<section id="([^"]+)"', page))
+    assert there == {"runs", "table", "accuracy", "budget", "volume-ratio", "confusion", "time"}
+
+
+def test_some_sections_can_be_asked_for(tmp_path: Path) -> None:
+    """In their order; others are refused by name."""
+    run = made(tmp_path / "run")
+    page = written([run], tmp_path, sections=("table", "time"), title="T", question="Why?")
+    assert re.findall(r'<section id="([^"]+)"', page) == ["table", "time"]
+    assert "<h1>T</h1>" in page and "Why?" in page
+    with pytest.raises(UsageError, match="unknown section 'tables'"):
+        write_report([run], tmp_path / "page.html", sections=("tables",))
+
+
+def test_the_papers_table_stands_after_ours(tmp_path: Path) -> None:
+    """With its header."""
+    page = written([made(tmp_path / "run")], tmp_path, paper=[["budget", "%"], ["20", 70.84]])
+    names = re.findall(r'<section id="([^"]+)"', page)
+    assert names[:3] == ["runs", "table", "paper"] and "70.84" in page
+
+
+def test_figures_are_also_files(tmp_path: Path) -> None:
+    """SVG, and what was drawn as CSV."""
+    written([made(tmp_path / "run")], tmp_path)
+    folder = tmp_path / "page-figures"
+    names = {path.stem for path in folder.iterdir()}
+    assert {"accuracy-1", "time-1", "volume-ratio-1", "confusion-1"} == names
+    rows = list(csv.reader((folder / "accuracy-1.csv").read_text().splitlines()))
+    assert rows[0][:3] == ["run", "phase", "accuracy of the classes seen, %"]
+    assert [float(row[2]) for row in rows[1:]] == [60.0, 50.0]
+    assert (folder / "accuracy-1.svg").read_text().startswith("<svg")
+
+
+def test_pages_of_the_same_runs_are_the_same(tmp_path: Path) -> None:
+    """To the byte."""
+    run = made(tmp_path / "run")
+    assert written([run], tmp_path) == written([run], tmp_path)
+
+
+def test_the_best_quality_and_what_r_q_chose(tmp_path: Path) -> None:
+    """Runs that differ only in quality; fewer than three are no curve."""
+    values = {None: 40.0, 90: 50.0, 50: 62.0, 10: 45.0}
+    runs = []
+    for quality, value in values.items():
+        memory = {"quality": str(quality or "original")}
+        name = f"q{quality}"
+        runs.append(made(tmp_path / name, (value, value), quality=quality, memory=memory))
+    section = SECTIONS["trade-off"](find_runs(runs))
+    assert section is not None
+    figure, told = section.parts
+    assert isinstance(figure, Figure)
+    assert [row[0] for row in figure.data[1:]] == ["original", "90", "50", "10"]
+    assert told == "Best by averaged accuracy: 50. R_q along the run of originals chooses 50."
+    assert SECTIONS["trade-off"](find_runs(runs[:2])) is None
+
+
+def test_time_is_added_up_by_part() -> None:
+    """Small parts are put together."""
+    from mrdc.report.curves import seconds_of
+    from mrdc.report.runs import Run
+
+    run = Run(Path("x"), {}, {}, [phase(0, 1), phase(1, 1)], None)
+    found = seconds_of(run)
+    assert (found["train"], found["evaluate"], found["other"]) == (8.0, 2.0, 0.5)
+
+
+def test_scenes_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """AP, AP by class, and what pseudo labels were worth."""
+    more: dict[str, Any] = {"ap": 30.0, "ap50": 55.0, "ap75": 20.0}
+    more["by_class"] = {"car": 31.0, "bus": None}
+    more["report"] = {"labels_per_image": 1.5, "precision": 80.0, "recall": 40.0}
+    run = made(tmp_path / "run", events=[phase(0, 30.0, **more)], detector="lite0",
+               method="unbiased-teacher")  # fmt: skip
+    page = written([run], tmp_path)
+    assert '<section id="detection"' in page
+    for text in ("AP75", "55.00", "car", "31.00", "80.00"):
+        assert text in page
+
+
+def test_exact_probabilities_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    """Of candidates that a plan measured so."""
+    event = phase(0, 50)
+    event["candidates"][1] |= {
+        "log_z": 0.5,
+        "log_p_original": -1,
+        "log_p_compressed": -2,
+        "l2": 0.1,
+    }
+    page = written([made(tmp_path / "run", events=[event])], tmp_path)
+    assert "Exact k-DPP" in page and "0.100" in page
+
+
+def test_grids_leave_out_empty_columns_and_know_numbers() -> None:
+    """Which stand to the right."""
+    grid = Grid([["a", "b", "c", "d"], ["x", "", 1, "2.5 ± 1"], ["y", None, "-3", ""]])
+    assert grid.rows[0] == ["a", "c", "d"]
+    assert grid.numbers == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "message"),
+    [
+        ("page.txt", UsageError, "must end in .html"),
+        ("no/page.html", OutputError, "there is no folder"),
+        ("theirs.html", OutputError, "is no page of mrdc"),
+    ],
+)
+def test_refuses_to_write_elsewhere(
+    output: str, kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    """What is there stays."""
+    (tmp_path / "theirs.html").write_text("mine")
+    with pytest.raises(kind, match=message):
+        write_page(tmp_path / output, "T", [Section("a", "A", ["text"])])
+    assert (tmp_path / "theirs.html").read_text() == "mine"
+
+
+def test_two_figures_share_no_names() -> None:
+    """Clip paths and markers of one never serve another."""
+    figures = [Figure(name, "t", "a") for name in ("one", "two")]
+    for figure in figures:
+        with drawn(figure) as axes:
+            line(axes, 0, [0, 1], [1, 2], "l")
+    first, second = (set(re.findall(r'\sid="([^"]+)"', figure.svg)) for figure in figures)
+    assert first and not first & second
+    for figure in figures:
+        used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", figure.svg))
+        assert used <= set(re.findall(r'\sid="([^"]+)"', figure.svg))
+
+
+# What is in the memory
+
+
+def kept(folder: Path) -> Path:
+    """A run folder with a memory of textures, and a network."""
+    run = made(folder, data="textures", size=64)
+    images = textures(3, 8)
+    memory = ReplayMemory("20kB", "jpeg", 50, class_names=dict(enumerate(images.classes)))
+    memory.add(dict(enumerate(images.photos)))
+    memory.save(run / "memory-01.mrdc")
+    what = Architecture("lucir", "SplitCosine", 2, "3x3", 32, (2, 1))
+    with torch.random.fork_rng(devices=[]):
+        net = what.build()
+    tensors = {"model": dict(net.state_dict())}
+    write_checkpoint(run / "phase-01.safetensors", Checkpoint(what, tensors, {"phase": 1}))
+    return run
+
+
+def test_a_memory_shows_its_images_and_features(tmp_path: Path) -> None:
+    """At every quality, with bytes and likeness; bytes by class; t-SNE before and after."""
+    page = written([kept(tmp_path / "run")], tmp_path)
+    assert {"memory", "t-sne"} <= set(re.findall(r'<section id="([^"]+)"', page))
+    assert page.count("data:image/png;base64,") == 3 * 3
+    assert len(re.findall(r"jpeg 50, [\d,]+ bytes, features [01]\.\d+ alike", page)) == 2 * 3
+    text = (tmp_path / "page-figures" / "t-sne-1.csv").read_text()
+    rows = list(csv.reader(text.splitlines()))
+    assert {row[0] for row in rows[1:]} == {"texture00", "texture01", "texture02"}
+    assert [row[1] for row in rows[1:]].count("True") == [row[1] for row in rows[1:]].count("False")
+
+
+def test_without_its_data_a_memory_shows_its_bytes_alone(tmp_path: Path) -> None:
+    """And says nothing of what cannot be seen."""
+    run = kept(tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["settings"]["data"] = str(tmp_path / "gone")
+    (run / "config.json").write_text(json.dumps(config))
+    page = written([run], tmp_path)
+    assert '<section id="memory"' in page and '<section id="t-sne"' not in page
+    assert "data:image/png" not in page
+
+
+def test_a_photo_at_every_quality() -> None:
+    """The original first; each as a part of at most 160 x 160 pixels."""
+    from mrdc.codec import CODECS
+
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
+    data = CODECS["jpeg"].encode(pixels, 95)
+    jpeg = CODECS["jpeg"]
+    strip = at_qualities(Photo("p", partial(bytes, data)), [(jpeg, 10), (jpeg, 90)], None)
+    assert [caption.partition(",")[0] for _, caption in strip] == ["original", "jpeg 90", "jpeg 10"]
+    assert strip[0][1] == f"original, {len(data):,} bytes"
+    assert as_address(pixels).startswith("data:image/png;base64,")
+
+
+# Commands
+
+
+def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says about how many runs."""
+    made(tmp_path / "runs" / "a")
+    output = str(tmp_path / "r.html")
+    assert main(["report", str(tmp_path / "runs"), "-o", output]) == 0
+    assert "about 1 run" in " ".join(capsys.readouterr().out.split())
+    assert main(["report", str(tmp_path / "runs"), "-o", output, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"output": output, "runs": [str(tmp_path / "runs" / "a")]}
+    assert main(["report", str(tmp_path / "none"), "-o", output]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_plan_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The choice, the curve and the images; one quality is no choice."""
+    from tests.conftest import make_photos
+
+    photos = make_photos(tmp_path / "photos", classes=2, images=4)
+    page = tmp_path / "plan.html"
+    flags = ["--budget", "2/class", "--quality", "50", "20", "--report", str(page)]
+    assert main(["plan", str(photos), *flags]) == 0
+    text = page.read_text()
+    assert re.findall(r'<section id="([^"]+)"', text) == ["choice", "curve", "images"]
+    assert "features" in text and (tmp_path / "plan-figures" / "curve-1.csv").exists()
+    capsys.readouterr()
+    one = ["--budget", "2/class", "--quality", "50", "--report", str(page)]
+    assert main(["pack", str(photos), *one, "-o", str(tmp_path / "m.mrdc")]) == 2
+    assert "allow more than one" in capsys.readouterr().err
