@@ -74,8 +74,8 @@ def opened(page: Path, width: int, tmp_path: Path) -> tuple[dict[str, Any], str]
               f"--user-data-dir={tmp_path / 'profile'}", "--disable-background-networking",
               "--disable-component-update", "--no-first-run"]  # fmt: skip
     seen = subprocess.run(
-        [*common, "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", probed.as_uri()],
-        capture_output=True, text=True, timeout=120,
+        [*common, "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom",
+         probed.as_uri()], capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     kept_at = Path(os.environ.get("MRDC_SCREENSHOTS", tmp_path))
     kept_at.mkdir(exist_ok=True, parents=True)

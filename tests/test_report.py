@@ -236,6 +236,16 @@ def test_time_is_added_up_by_part() -> None:
     assert (found["train"], found["evaluate"], found["other"]) == (8.0, 2.0, 0.5)
 
 
+def test_a_first_phase_taken_over_counts() -> None:
+    """It was trained once, by another run, but this one needs it, too."""
+    from mrdc.report.runs import Run
+
+    own = phase(0, 1, trained_images=80, first_phase_images=80, first_phase_seconds=4.0)
+    other = phase(0, 1, trained_images=0, first_phase_images=80, first_phase_seconds=4.0)
+    seconds = [Run(Path("x"), {}, {}, [first, phase(1, 1)], None).seconds for first in (own, other)]
+    assert seconds == [12.0, 16.0]
+
+
 def test_scenes_have_a_table_of_their_own(tmp_path: Path) -> None:
     """AP, AP by class, and what pseudo labels were worth."""
     more: dict[str, Any] = {"ap": 30.0, "ap50": 55.0, "ap75": 20.0}

@@ -277,6 +277,24 @@ def test_progress_tells_of_finished_runs(tmp_path: Path, trained: list[str]) -> 
     assert told == [("textures-lucir-mrdc", True)]
 
 
+def test_time_is_measured_one_run_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless people say otherwise; other studies leave it to the sweep."""
+    given: list[int | None] = []
+
+    def sweep(made: Sequence[Cell], jobs: int | None, tell: object) -> list[Json]:
+        given.append(jobs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mrdc.experiment.study.sweep", sweep)
+    monkeypatch.setattr("mrdc.experiment.study.fingerprint", lambda settings: IMAGES)
+    for name, jobs in (("compute", None), ("compute", 2), ("t-sne", None)):
+        with pytest.raises(KeyboardInterrupt):
+            run_study(name, tmp_path, jobs=jobs)
+    assert given == [1, 2, None]
+
+
 def test_seconds_with_the_first_phase(tmp_path: Path) -> None:
     """7 s by another run and 3 s of its own; or 3 s in all, first phase included."""
     cell = study_cells("t-sne", tmp_path)[0]

@@ -481,7 +481,7 @@ def volumes_of(console: Console, title: str, names: list[str], rows: list[dict[s
     if any(row["volume_ratio"] is not None for row in rows):
         made = table(title, "quality", "R_q", "R_q picks")
         for name, row in zip(names, rows, strict=True):
-            stored = ", ".join("original" if q == "None" else q for q in row["quality"])
+            stored = ", ".join(row["quality"]).replace("None", "original")
             known = row["volume_ratio"]
             made.add_row(
                 name, clean(stored), "" if known is None else ratio(known), ", ".join(row["picks"])

@@ -52,6 +52,8 @@ def run_study(
     made = study_cells(name, out, data, seeds, superclasses, changes)
     if study.superclasses and small(study, data) and superclasses is None:
         write_superclasses(out)
+    if jobs is None and "time" in study.sections:
+        jobs = 1  # runs side by side would slow each other down
     results = run_cells(made, jobs, tell)
     rows = study_table(made, [whole(cell, results[cell.folder]) for cell in made])
     found = {

@@ -171,10 +171,10 @@ def times(runs: Sequence[Run]) -> Section | None:
         phases = group.first.phases
         trained = sum(phase["trained_images"] for phase in phases)
         train = sum(phase["parts"].get("train", 0.0) for phase in phases)
-        seconds_ = sum(phase["seconds"] for phase in phases)
         rate = f"{trained / train:,.0f}" if train and trained else ""
-        rows.append([group.label, f"{seconds_:.0f}", f"{trained:,}", rate])
-    return Section("time", "Time", [figure, Grid(rows)])
+        rows.append([group.label, f"{group.first.seconds:.0f}", f"{trained:,}", rate])
+    told = "Seconds of a run include a first phase that another run has trained; the bars do not."
+    return Section("time", "Time", [figure, Grid(rows, told)])
 
 
 def seconds_of(run: Run) -> dict[str, float]:

@@ -19,7 +19,6 @@ def what_was_run(runs: Sequence[Run]) -> Section:
     rows: Table = [[*head, "commit", "hardware", "torch"]]
     notes: list[Part] = []
     for run in runs:
-        seconds = sum(phase["seconds"] for phase in run.phases)
         wanted = int(run.settings.get("phases", 0)) + (0 if run.detects else 1)
         going = f"phase {len(run.phases)} of {wanted} is going, or was stopped"
         where = run.about.get("gpu") or f"{run.about.get('cores', '?')} CPU cores"
@@ -27,7 +26,7 @@ def what_was_run(runs: Sequence[Run]) -> Section:
             [
                 run.name, run.data, run.settings.get("phases"), run.settings.get("seed"),
                 run.memory.get("budget", ""), run.memory.get("quality", ""),
-                "finished" if run.result else going, f"{seconds:.0f}",
+                "finished" if run.result else going, f"{run.seconds:.0f}",
                 run.about.get("commit") or "", where, run.about.get("torch", ""),
             ]
         )  # fmt: skip
