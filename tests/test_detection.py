@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -63,14 +63,7 @@ def rows(values: Any) -> Any:
 SIDE = 48
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class Body(nn.Module):

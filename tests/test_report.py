@@ -378,6 +378,8 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert told == {"output": output, "runs": [str(tmp_path / "runs" / "a")]}
     assert main(["report", str(tmp_path / "none"), "-o", output]) == 2
     assert "no such folder" in capsys.readouterr().err
+    assert main(["report", "-o", str(tmp_path / "other.html")]) == 2
+    assert "no folder given" in capsys.readouterr().err and not (tmp_path / "other.html").exists()
 
 
 def test_a_plan_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

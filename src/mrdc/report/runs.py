@@ -119,6 +119,8 @@ def find_runs(sources: Sequence[Path]) -> list[Run]:
     Raises:
         DataError: nothing there, or no run in it.
     """
+    if not sources:
+        raise DataError("no folder given; give folders that `mrdc run`, `sweep` or `study` made")
     folders: list[Path] = []
     for source in sources:
         source = source.parent if source.name == RESULTS else source
