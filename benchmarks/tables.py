@@ -197,12 +197,32 @@ def steps() -> str:
     return table(*rates)
 
 
+def studies() -> str:
+    """Every small study: its rows, and what it answers."""
+    rows: list[list[object]] = [["study", "what", "averaged, %", "last, %", "images", "seconds"]]
+    answers = []
+    for study in read("studies"):
+        for row in study["rows"]:
+            spread = f" +- {row['deviation']:.2f}" if row["deviation"] else ""
+            rows.append(
+                [
+                    study["study"], row["what"],
+                    f"{row['average_incremental_accuracy']:.2f}{spread}",
+                    f"{row['last_accuracy']:.2f}", f"{row['items']:,.0f}", f"{row['seconds']:.0f}",
+                ]
+            )  # fmt: skip
+        if study["answer"]:
+            answers.append(f"* `{study['study']}`: {study['answer']}")
+    return table(*rows) + "\n" + "\n".join(answers) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub256": lambda: compared("cub256"),
     "runs textures": lambda: compared("textures"),
     "grid": grid,
     "times": times,
     "steps": steps,
+    "studies": studies,
     "speed": speed,
     "plans": plans,
 }
