@@ -10,7 +10,7 @@ from mrdc.report.contents import SHOWN, at_qualities
 from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line
 from mrdc.report.page import write_page
 from mrdc.report.parts import Grid, Section, Strip
-from mrdc.show import size
+from mrdc.show.words import size
 
 
 def write_plan(plan: Plan, output: Path) -> None:

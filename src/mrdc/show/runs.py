@@ -1,0 +1,184 @@
+"""Runs, sweeps and studies."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mrdc.show.words import clean, count, ratio, table
+
+SCORES = {
+    "averaged %": "average_incremental_accuracy", "+-": "deviation", "last %": "last_accuracy",
+    "forgetting": "average_forgetting", "initial": "initial_forgetting",
+}  # fmt: skip
+SCENE_SCORES = {"AP": "ap", "+-": "ap_deviation", "AP50": "ap50", "AP75": "ap75"}
+
+
+def run(console: Console, found: dict[str, Any]) -> None:
+    if "ap" in found:
+        console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}")
+        rows = table("phase", "AP", "AP50", "AP75")
+        for phase, scores in enumerate(zip(found["ap"], found["ap50"], found["ap75"], strict=True)):
+            rows.add_row(str(phase), *(f"{score:.2f}" for score in scores))
+    else:
+        rows = accuracies(console, found)
+    console.print(rows)
+    volumes(console, found)
+    kept(console, found)
+    published = f" (the paper: {found['paper']:.2f})" if found["paper"] else ""
+    if "ap" in found:
+        classes = ", ".join(f"{clean(name)} {'-' if value is None else f'{value:.1f}'}"
+                            for name, value in found["by_class"].items())  # fmt: skip
+        console.print(f"AP by class: {classes}")
+        console.print(
+            f"[bold]AP {found['ap'][-1]:.2f}, AP50 {found['ap50'][-1]:.2f}, AP75 "
+            f"{found['ap75'][-1]:.2f}[/bold]{published}, {found['seconds']:.0f} s; "
+            f"{clean(found['folder'])}"
+        )
+        return
+    console.print(
+        f"[bold]Averaged incremental accuracy {found['average_incremental_accuracy']:.2f} %"
+        f"[/bold]{published}, forgetting {found['average_forgetting']:.2f} (initial classes "
+        f"{found['initial_forgetting']:.2f}), {found['seconds']:.0f} s; {clean(found['folder'])}"
+    )
+    if found["held_out"]:
+        console.print("The data has no test images: some training images were set aside.")
+
+
+def accuracies(console: Console, found: dict[str, Any]) -> Table:
+    """Accuracy after every phase."""
+    synthetic = " (synthetic)" if found["synthetic"] else ""
+    console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}{synthetic}")
+    rows = table("phase", "classes", "accuracy %", "head %")
+    seen = 0
+    for phase, (size_, score, head) in enumerate(
+        zip(found["sizes"], found["accuracy"], found["head_accuracy"], strict=True)
+    ):
+        seen += size_
+        rows.add_row(str(phase), str(seen), f"{score:.2f}", f"{head:.2f}")
+    return rows
+
+
+def volumes(console: Console, found: dict[str, Any]) -> None:
+    """R_q after every phase, and what it chose."""
+    ratios = found["volume_ratios"]
+    if ratios:
+        console.print("R_q of each candidate, after every phase, and its mean:")
+        columns = table(
+            "candidate<", *(str(phase) for phase in range(len(found["accuracy"]))), "mean"
+        )
+        for row in ratios:
+            name = row["codec"] if row["quality"] is None else f"{row['codec']} {row['quality']}"
+            values = [*row["by_phase"], row["mean"]]
+            columns.add_row(name, *("?" if v is None else ratio(v) for v in values))
+        console.print(columns)
+        if found["quality_rule"] == "auto":
+            mean = found["mean_choice"]
+            agrees = (found["quality"] or "original") == mean
+            console.print(
+                f"Chosen after the first phase: {found['quality'] or 'original'}; the mean of all "
+                f"phases {'chooses it, too' if agrees else f'would choose {mean}'}."
+            )
+
+
+def kept(console: Console, found: dict[str, Any]) -> None:
+    """What the memory holds, what the method adds, and what it reports."""
+    held = found["memory"]
+    quality = "originals" if found["quality"] is None else f"quality {found['quality']}"
+    if held["budget_bytes"]:
+        console.print(
+            f"Memory: {held['items']:,} images as {quality}, {held['bytes']:,} of "
+            f"{held['budget_bytes']:,} bytes ({clean(found['budget'])})"
+        )
+    if held.get("parameter_bytes"):
+        charged = "charged" if found["strict_budget"] else "not charged"
+        console.print(
+            f"The method adds {held['parameter_bytes']:,} bytes of parameters to the network "
+            f"({charged} to the budget; --memory.strict-budget charges them)"
+        )
+    for what, value in found["report"].items():
+        numbers = value if isinstance(value, list) else [value]
+        told = ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in numbers)
+        console.print(clean(f"{what.replace('_', ' ')}: {told}"))
+
+
+def sweep(console: Console, found: dict[str, Any]) -> None:
+    rows = found["table"]
+    axes = list(rows[0])[: list(rows[0]).index("runs")]
+    names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
+    title = f"{', '.join(axes)}<"
+    made = table(title, "runs", "averaged %", "+-", "last %", "forgetting", "images", "seconds")
+    for name, row in zip(names, rows, strict=True):
+        made.add_row(
+            name,
+            str(row["runs"]),
+            f"{row['average_incremental_accuracy']:.2f}",
+            "" if row["deviation"] is None else f"{row['deviation']:.2f}",
+            f"{row['last_accuracy']:.2f}",
+            f"{row['average_forgetting']:.2f}",
+            f"{row['items']:,.0f}",
+            f"{row['seconds']:.0f}",
+        )
+    console.print(made)
+    curves(console, title, names, rows)
+    console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")
+
+
+def curves(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """Accuracy after every phase, a line for each row of a sweep."""
+    phases = max(len(row["accuracy"]) for row in rows)
+    made = table(title, *(f"phase {phase}" for phase in range(phases)))
+    for name, row in zip(names, rows, strict=True):
+        made.add_row(name, *(f"{score:.1f}" for score in row["accuracy"]))
+    console.print("Accuracy after each phase, %:" if "ap" not in rows[0] else "AP by phase:")
+    console.print(made)
+
+
+def study(console: Console, found: dict[str, Any]) -> None:
+    rows = found["table"]
+    axes = list(rows[0])[: list(rows[0]).index("runs")]
+    names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
+    title = f"{', '.join(axes)}<"
+    console.print(f"[bold]{found['title']}[/bold]\n{found['question']}")
+    console.print(scores(title, names, rows))
+    curves(console, title, names, rows)
+    volumes_of(console, title, names, rows)
+    if found["answer"]:
+        console.print(f"[bold]{clean(found['answer'])}[/bold]")
+    if found["paper"]:
+        console.print("The paper:")
+        header, *published = found["paper"]
+        made = table(f"{header[0]}<", *map(str, header[1:]))
+        for entry in published:
+            made.add_row(*map(str, entry))
+        console.print(made)
+    console.print(f"{count(len(found['runs']), 'run')}; the page: {clean(found['page'])}")
+
+
+def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
+    """What runs of a study reached; seconds include a first phase that was taken over."""
+    fields = SCENE_SCORES if "ap" in rows[0] else SCORES
+    if all(row["runs"] == 1 for row in rows):
+        fields = {column: field for column, field in fields.items() if column != "+-"}
+    made = table(title, "runs", *fields, "images", "seconds")
+    made.columns[0].overflow = "fold"
+    for name, row in zip(names, rows, strict=True):
+        numbers = ["" if row[field] is None else f"{row[field]:.2f}" for field in fields.values()]
+        made.add_row(
+            name, str(row["runs"]), *numbers, f"{row['items']:,.0f}", f"{row['seconds']:.0f}"
+        )
+    return made
+
+
+def volumes_of(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """R_q of what was stored, and what it would pick along each run."""
+    if any(row["volume_ratio"] is not None for row in rows):
+        made = table(title, "quality", "R_q", "R_q picks")
+        for name, row in zip(names, rows, strict=True):
+            stored = ", ".join(row["quality"]).replace("None", "original")
+            known = row["volume_ratio"]
+            made.add_row(
+                name, clean(stored), "" if known is None else ratio(known), ", ".join(row["picks"])
+            )
+        console.print("R_q of what was stored, and the quality that its mean over phases picks:")
+        console.print(made)
