@@ -10,7 +10,7 @@ ORDER = [
     "views", "loading", "memory", "selection", "quality", "metrics", "clock", "data", "nn",
     "embedding", "settings", "survey", "planning", "packing", "auditing", "exporting", "augment",
     "feed", "loop", "methods", "prepare", "keeping", "exemplars", "learner", "detection",
-    "experiment", "progress", "show", "report", "cli", "__main__",
+    "experiment", "progress", "show", "report", "commands", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 
