@@ -719,3 +719,15 @@ def test_ctrl_c_says_that_a_run_can_go_on(photos: Path, tmp_path: Path) -> None:
     assert process.text("out") == ""
     assert Running("run", *flags).result() == events(tmp_path / "run")[-1]
     assert epochs(tmp_path / "run", 0) == 3
+
+
+def test_a_strict_budget_without_room_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before anything is made, with what the network takes."""
+    out = tmp_path / "run"
+    flags = ["--memory.strict-budget", "--device", "cpu", "--out", str(out)]
+    assert run("run", "textures-lucir-aanets", *flags) == 2
+    said_ = capsys.readouterr().err
+    assert "are charged for further parameters of the network: raise it" in said_
+    assert not out.exists()

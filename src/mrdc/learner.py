@@ -22,7 +22,14 @@ from mrdc.loop import Epoch, Loss, Stop, fit
 from mrdc.methods import Lesson
 from mrdc.nn.checkpoint import Checkpoint
 from mrdc.nn.net import Compiled, Net, compiled
-from mrdc.prepare import architecture, content_digest, extra_bytes, make_method, pick_device
+from mrdc.prepare import (
+    architecture,
+    charged_bytes,
+    content_digest,
+    extra_bytes,
+    make_method,
+    pick_device,
+)
 from mrdc.settings import RunSettings, TrainSettings
 
 WORTH_COMPILING = 1_500_000  # images to train on that repay it
@@ -67,7 +74,7 @@ class Run:
         self.exemplars: Exemplars | None = None
         self.extra_bytes = extra_bytes(self.architecture, self.method)
         if self.method.replays:
-            charge = self.extra_bytes if settings.memory.strict_budget else 0
+            charge = charged_bytes(settings, self.method)
             self.exemplars = Exemplars(settings, self.stream, self.method.arrange, charge)
         size = self.architecture.size
         self.views = Views(size, self.device, settings.resident, settings.threads)

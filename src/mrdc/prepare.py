@@ -37,6 +37,13 @@ def extra_bytes(made: Architecture, method: Method) -> int:
     return more - plain
 
 
+def charged_bytes(settings: RunSettings, method: Method) -> int:
+    """What a strict budget is charged for the network."""
+    if not settings.memory.strict_budget:
+        return 0
+    return extra_bytes(architecture(settings, method), method)
+
+
 def pick_device(name: str) -> torch.device:
     """A device that is there.
 

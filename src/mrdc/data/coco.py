@@ -35,6 +35,8 @@ def open_scenes(path: Path) -> SceneSplits:
     Raises:
         DataError: not such a folder, or a file that cannot be used.
     """
+    if not path.exists():
+        raise DataError(f"{path}: no such folder; give {LAYOUTS}")
     layout = find_layout(path)
     if layout is None:
         raise DataError(

@@ -30,7 +30,7 @@ from mrdc.experiment.folder import (
 )
 from mrdc.learner import run_phases
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
-from mrdc.prepare import make_method, pick_device
+from mrdc.prepare import charged_bytes, make_method, pick_device
 from mrdc.quality import Candidate, choose_quality
 from mrdc.settings import AnySettings, ReplaySettings, RunSettings
 from mrdc.survey import check_readable
@@ -71,7 +71,8 @@ def run(
 
     def begin() -> None:
         if method.replays:
-            Exemplars(settings, stream, method.arrange).check()
+            charge = charged_bytes(settings, method)
+            Exemplars(settings, stream, method.arrange, charge).check()
         for images in (stream.train, stream.test):
             check_readable(images.all_photos, settings.threads)
 
