@@ -21,7 +21,7 @@ from mrdc.budget import Budget
 from mrdc.data.images import ImageSet
 from mrdc.data.protocol import Stream
 from mrdc.errors import BudgetError
-from mrdc.exemplars import Exemplars
+from mrdc.exemplars import Exemplars, memory_json
 from mrdc.image import Photo
 from mrdc.keeping import Keeper
 from mrdc.learner import Run
@@ -528,7 +528,7 @@ def test_a_strict_budget_costs_nothing_where_nothing_is_added(
     strict, free = (small_run("lucir", budget="3/class", strict_budget=s) for s in (True, False))
     assert held(strict).budget == held(free).budget
     assert strict.extra_bytes == 0
-    assert "parameter_bytes" not in strict._memory_json()["memory"]
+    assert "parameter_bytes" not in memory_json(strict.exemplars, strict.extra_bytes)["memory"]
 
 
 def test_refuses_a_strict_budget_smaller_than_the_second_branch(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -214,6 +215,19 @@ class Exemplars:
 
         known = [photo.id for photo in photos if (label, photo.id) in instead]
         return [Photo(name, partial(load, name)) for name in known]
+
+
+def memory_json(exemplars: Exemplars | None, parameter_bytes: int = 0) -> dict[str, Any]:
+    """What a phase tells of the memory; of none, that there is none."""
+    if exemplars is None:
+        empty = {"bytes": 0, "budget_bytes": 0, "items": 0}
+        return {"quality": None, "memory": empty, "candidates": []}
+    held = exemplars.memory
+    about = {"bytes": held.nbytes, "budget_bytes": held.budget_bytes, "items": len(held)}
+    if parameter_bytes:
+        about["parameter_bytes"] = parameter_bytes
+    candidates = [candidate.as_json() for candidate in exemplars.candidates]
+    return {"quality": exemplars.quality, "memory": about, "candidates": candidates}
 
 
 def plan_settings(settings: ReplaySettings) -> PlanSettings:

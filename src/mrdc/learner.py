@@ -15,7 +15,7 @@ from mrdc.clock import Clock
 from mrdc.data.protocol import Stream
 from mrdc.embedding import Embedder, embed, exact, network_embedder
 from mrdc.errors import TrainingError
-from mrdc.exemplars import NOTHING, Exemplars, Instead
+from mrdc.exemplars import NOTHING, Exemplars, Instead, memory_json
 from mrdc.feed import Companions, Examples, Feed, Views, from_images, from_memory, open_feed
 from mrdc.keeping import Keeper, Partial, Saved
 from mrdc.loop import Epoch, Loss, Stop, fit
@@ -28,6 +28,7 @@ from mrdc.prepare import (
     content_digest,
     extra_bytes,
     make_method,
+    named_seed,
     pick_device,
 )
 from mrdc.settings import RunSettings, TrainSettings
@@ -84,8 +85,7 @@ class Run:
 
     def seed(self, name: str) -> int:
         """For everything that is drawn under this name."""
-        digest = hashlib.sha256(f"{self.settings.seed} {name}".encode()).digest()
-        return int.from_bytes(digest[:4], "little") >> 1
+        return named_seed(self.settings.seed, name)
 
     def build(self) -> Net:
         """The network that a run starts with."""
@@ -146,7 +146,7 @@ class Run:
             "phase": phase,
             "classes": self.stream.seen(phase),
             **scores,
-            **self._memory_json(),
+            **memory_json(self.exemplars, self.extra_bytes),
             **({"report": report} if (report := self.method.report()) else {}),
             "trained_images": self.trained,
             **self.first_phase,
@@ -374,20 +374,6 @@ class Run:
         checkpoint.about["trained"] = self.trained
         checkpoint.tensors["momentum"] = {str(i): m for i, m in enumerate(stop.momentum)}
         return Partial(self.phase, stop.epoch, checkpoint)
-
-    def _memory_json(self) -> dict[str, Any]:
-        if self.exemplars is None:
-            empty = {"bytes": 0, "budget_bytes": 0, "items": 0}
-            return {"quality": None, "memory": empty, "candidates": []}
-        held = self.exemplars.memory
-        bytes_ = {"bytes": held.nbytes, "budget_bytes": held.budget_bytes}
-        if self.extra_bytes:
-            bytes_["parameter_bytes"] = self.extra_bytes
-        return {
-            "quality": self.exemplars.quality,
-            "memory": {**bytes_, "items": len(held)},
-            "candidates": [candidate.as_json() for candidate in self.exemplars.candidates],
-        }
 
     # Evaluation
 

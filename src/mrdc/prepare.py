@@ -44,6 +44,12 @@ def charged_bytes(settings: RunSettings, method: Method) -> int:
     return extra_bytes(architecture(settings, method), method)
 
 
+def named_seed(seed: int, name: str) -> int:
+    """For everything that is drawn under a name."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") >> 1
+
+
 def pick_device(name: str) -> torch.device:
     """A device that is there.
 

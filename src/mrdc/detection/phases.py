@@ -1,6 +1,5 @@
 """One stream of scenes: learn a phase, store some of it, evaluate; again and again."""
 
-import hashlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -22,14 +21,14 @@ from mrdc.detection.learners import LEARNERS, PseudoLabels, Shot, Supervised, Ta
 from mrdc.detection.stream import SceneStream
 from mrdc.embedding import Embedder, exact
 from mrdc.errors import TrainingError
-from mrdc.exemplars import Exemplars
+from mrdc.exemplars import Exemplars, memory_json
 from mrdc.feed import from_memory
 from mrdc.image import Photo
 from mrdc.keeping import Keeper, Partial, Saved
 from mrdc.loop import Epoch, Stop, fit
 from mrdc.memory import ReplayMemory
 from mrdc.nn.checkpoint import Checkpoint
-from mrdc.prepare import pick_device, with_options
+from mrdc.prepare import named_seed, pick_device, with_options
 from mrdc.registry import lookup
 from mrdc.settings import DetectSettings, TrainSettings
 
@@ -144,8 +143,7 @@ class SceneRun:
 
     def seed(self, name: str) -> int:
         """For everything that is drawn under this name."""
-        digest = hashlib.sha256(f"{self.settings.seed} {name}".encode()).digest()
-        return int.from_bytes(digest[:4], "little") >> 1
+        return named_seed(self.settings.seed, name)
 
     @property
     def memory(self) -> ReplayMemory | None:
@@ -180,7 +178,7 @@ class SceneRun:
             scores = average_precision(list(detect(model, self.tests, batch)), self.stream.test)
             report = self._report()
         result = {
-            "phase": phase, "accuracy": scores["ap"], **scores, **self._memory_json(),
+            "phase": phase, "accuracy": scores["ap"], **scores, **memory_json(self.exemplars),
             "report": report, "trained_images": self.trained,
             "seconds": time.perf_counter() - self.start + self.elapsed, "parts": clock.seconds,
         }  # fmt: skip
@@ -288,19 +286,6 @@ class SceneRun:
                     f"{smallest:.1e}): there are near-duplicates, and R_q is noise"
                 )
         return found
-
-    def _memory_json(self) -> dict[str, Any]:
-        if self.exemplars is None:
-            empty = {"bytes": 0, "budget_bytes": 0, "items": 0}
-            return {"quality": None, "memory": empty, "candidates": []}
-        held = self.exemplars.memory
-        return {
-            "quality": self.exemplars.quality,
-            "memory": {
-                "bytes": held.nbytes, "budget_bytes": held.budget_bytes, "items": len(held),
-            },
-            "candidates": [candidate.as_json() for candidate in self.exemplars.candidates],
-        }  # fmt: skip
 
     # What is kept
 
