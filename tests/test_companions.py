@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -36,6 +36,8 @@ from mrdc.views import centre_crop, tensor
 from tests.conftest import CHEAP, jpeg
 
 pytestmark = pytest.mark.usefixtures("seeded")
+
+Choice = Callable[[Places, np.random.Generator], tuple[Places, Places]]
 
 CPU = torch.device("cpu")
 RESIDENT = pytest.mark.parametrize("resident", ["gpu", "ram", "stream"])
@@ -72,14 +74,24 @@ def ramp(height: int, width: int) -> Pixels:
     return image
 
 
+def itself(choose: Callable[[Places, np.random.Generator], Places]) -> Choice:
+    """A choice of places that are told, too."""
+
+    def both(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+        places = choose(batch, rng)
+        return places, places
+
+    return both
+
+
 def drawn(count: int, among: int, cropped: bool) -> Companions:
     """So many at random, whatever the batch."""
-    return Companions(lambda batch, rng: rng.integers(among, size=count), count, cropped)
+    return Companions(itself(lambda batch, rng: rng.integers(among, size=count)), count, cropped)
 
 
 def everyone(among: int, cropped: bool) -> Companions:
     """All images, with every batch."""
-    return Companions(lambda batch, rng: np.arange(among), among, cropped)
+    return Companions(itself(lambda batch, rng: np.arange(among)), among, cropped)
 
 
 def opened(source: Examples, resident: Resident, companions: Companions | None = None) -> Feed:
@@ -143,18 +155,21 @@ def test_groups_are_made_a_little_ahead() -> None:
 
 
 def test_nobody_comes_along_where_nobody_asked() -> None:
-    """Else those that the batch and the generator say."""
-    batch = np.array([4, 7, 2])
-    none = chosen(None, batch, RNG)
-    assert (len(none), none.dtype) == (0, batch.dtype)
+    """Else those that each batch and the generator say, and what is told of them."""
+    batches = [np.array([4, 7, 2]), np.array([1])]
+    for groups in chosen(None, batches, RNG):
+        assert [(len(group), group.dtype) for group in groups] == [(0, batches[0].dtype)] * 2
     asked: list[tuple[Places, np.random.Generator]] = []
 
-    def choose(batch: Places, rng: np.random.Generator) -> Places:
+    def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
         asked.append((batch, rng))
-        return batch[::-1]
+        return batch[::-1], batch + 10
 
-    assert chosen(Companions(choose, 0, True), batch, RNG).tolist() == [2, 7, 4]
-    assert len(asked) == 1 and asked[0][0] is batch and asked[0][1] is RNG
+    places, told = chosen(Companions(choose, 0, True), batches, RNG)
+    assert [part.tolist() for part in places] == [[2, 7, 4], [1]]
+    assert [part.tolist() for part in told] == [[14, 17, 12], [11]]
+    assert all(batch is batches[n] and rng is RNG for n, (batch, rng) in enumerate(asked))
+    assert len(asked) == 2
 
 
 # Feeds
@@ -181,9 +196,8 @@ def test_companions_depend_on_their_batch(resident: Resident) -> None:
     def choose(batch: Places, rng: np.random.Generator) -> Places:
         return np.stack([(batch + 1) % 12, (batch + 2) % 12], 1).ravel()
 
-    for _, y, more, places in opened(greys(12), resident, Companions(choose, 0, True)).epoch(
-        5, 0, 0
-    ):
+    feed = opened(greys(12), resident, Companions(itself(choose), 0, True))
+    for _, y, more, places in feed.epoch(5, 0, 0):
         expected = torch.stack([(y + 1) % 12, (y + 2) % 12], 1).ravel()
         assert torch.equal(places, expected)
         assert (more.mean((1, 2, 3), dtype=torch.float) - 10 * places).abs().max() < 0.1
@@ -269,10 +283,22 @@ def test_batches_do_not_mind_their_company(resident: Resident, companions: Compa
 @CROPPED
 def test_a_batch_may_have_no_companions(resident: Resident, cropped: bool) -> None:
     """Then there are no images and no places."""
-    feed = opened(greys(6), resident, Companions(lambda batch, rng: batch[:0], 0, cropped))
+    feed = opened(greys(6), resident, Companions(itself(lambda batch, _: batch[:0]), 0, cropped))
     for x, y, more, places in feed.epoch(4, 0, 0):
         assert len(x) == len(y) > 0
         assert (more.shape, places.shape) == ((0, 3, 8, 8), (0,))
+
+
+@RESIDENT
+def test_what_is_told_of_companions_need_not_be_their_places(resident: Resident) -> None:
+    """Nor as many: here each member's label, thrice, beside one image."""
+
+    def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+        return batch[:1], np.repeat(batch, 3)
+
+    for _, y, more, told in opened(greys(12), resident, Companions(choose, 0, True)).epoch(5, 0, 0):
+        assert len(more) == 1
+        assert told.tolist() == y.repeat_interleave(3).tolist()
 
 
 def test_many_companions_are_cropped_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

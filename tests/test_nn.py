@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -23,7 +24,7 @@ from mrdc.nn.checkpoint import (
 )
 from mrdc.nn.heads import LSC, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, normalised
-from mrdc.nn.resnet import Block, ResNet, Stem, Variant
+from mrdc.nn.resnet import Block, ResNet, Stem, Variant, blockwise
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -128,6 +129,17 @@ def test_stems_halve_twice_or_once(stem: Stem, side: int) -> None:
     assert [tuple(m.shape[1:]) for m in maps] == [
         (4 << n, side >> n, side >> n) for n in range(4)
     ]  # fmt: skip
+
+
+@given(
+    height=st.integers(1, 20), width=st.integers(1, 20), bias=st.booleans(), seed=st.integers(0, 99)
+)
+def test_a_wide_convolution_by_blocks(height: int, width: int, bias: bool, seed: int) -> None:
+    """What a GPU runs is the same sums as the convolution that it stands for."""
+    torch.manual_seed(seed)
+    x, weight = torch.randn(2, 3, 2 * height, 2 * width).double(), torch.randn(4, 3, 7, 7).double()
+    more = torch.randn(4).double() if bias else None
+    torch.testing.assert_close(blockwise(x, weight, more), F.conv2d(x, weight, more, 2, 3))
 
 
 @pytest.mark.parametrize("variant", ["plain", "lucir", "pod"])

@@ -318,13 +318,12 @@ class Watched:
 def test_the_loss_by_hand() -> None:
     """Cross-entropy of the batch, and 7 times the topology of its companions.
 
-    Both pass through the network together; references are those of the companions' places.
+    Both pass through the network together; references are those of the vertices told.
     """
     net, method = Watched(), TPCIL(weight=7.0)
-    method.before, method.first = torch.randn(6, 4), 10
+    method.before = torch.randn(6, 4)
     x, y, seen = torch.randn(2, 3, 2, 2), torch.tensor([0, 2]), torch.randn(4, 3, 2, 2)
-    places = torch.tensor([15, 10, 12, 13])
-    loss = method.loss(cast(Net, net), None, x, y, seen, places)
+    loss = method.loss(cast(Net, net), None, x, y, seen, torch.tensor([5, 0, 2, 3]))
     assert len(net.seen) == 1 and torch.equal(net.seen[0], torch.cat([x, seen]))
     logits = 2 * net.features(x) @ net.to_scores
     before = torch.stack([method.before[n] for n in (5, 0, 2, 3)])
@@ -445,7 +444,6 @@ def test_references_are_the_old_networks_features_of_stored_images() -> None:
     assert (run._features(originals) - expected).abs().max() > 0.01
     run.learn(1)
     assert torch.equal(run.method.before, expected)
-    assert run.method.first == 24
     assert (run._features(held) - expected).abs().max() > 1e-3  # by now the network is another
 
 
@@ -483,13 +481,14 @@ def test_companions_are_stored_images_as_they_are(vertices: int, count: int) -> 
     method.start_phase(now)
     assert now.companions is not None
     assert (now.companions.count, now.companions.cropped) == (count, False)
-    assert (method.first, net.classes) == (2, 3)
+    assert net.classes == 3
     assert torch.equal(method.before, features[memory])
     mean = F.normalize(features[fresh], dim=1).mean(0)
     assert F.cosine_similarity(net.head.new[0], mean, dim=0).item() == pytest.approx(1)
     rng, again = (np.random.default_rng(4) for _ in range(2))
-    places = now.companions.choose(np.array([0, 1]), rng)
-    assert places.tolist() == (2 + spread(np.array(memory.labels), count, again)).tolist()
+    places, told = now.companions.choose(np.array([0, 1]), rng)
+    assert told.tolist() == spread(np.array(memory.labels), count, again).tolist()
+    assert places.tolist() == (2 + told).tolist()
 
 
 def test_the_first_phase_has_no_companions() -> None:
@@ -501,7 +500,7 @@ def test_the_first_phase_has_no_companions() -> None:
 
 
 def test_a_run_compares_what_its_companions_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch of the second phase brings decoded evaluation views of the places it names."""
+    """Every batch of the second phase brings decoded evaluation views of the vertices it names."""
     run = small_run("vertices=3", quality="50")
     run.learn(0)
     held = from_memory(memory_of(run))
@@ -514,7 +513,7 @@ def test_a_run_compares_what_its_companions_are(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(TPCIL, "loss", loss)
     run.learn(1)
     assert len(seen) == math.ceil((24 + len(held)) / 8)
-    for views, places in seen:
-        assert len(places) == 3
-        for view, place in zip(views, places.tolist(), strict=True):
-            assert torch.equal(view, centre_crop(held[place - 24][0], 8))
+    for views, vertices in seen:
+        assert len(vertices) == 3
+        for view, vertex in zip(views, vertices.tolist(), strict=True):
+            assert torch.equal(view, centre_crop(held[vertex][0], 8))

@@ -32,7 +32,7 @@ from mrdc.methods import DDE, METHODS, AANets, Lesson, Method
 from mrdc.methods.aanets import level_set
 from mrdc.methods.base import Wrapper, balanced
 from mrdc.methods.bic import BiC
-from mrdc.methods.dde import colliding, effects, fit_mix, nearest, without_effect
+from mrdc.methods.dde import colliding, effects, fit_mix, nearest, once, without_effect
 from mrdc.methods.lucir import LUCIR
 from mrdc.methods.podnet import PODNet
 from mrdc.nn.branches import Branches
@@ -558,17 +558,40 @@ def neighbourly(phase: int = 1, fresh: int = 8, **options: Any) -> tuple[DDE, Le
 def test_a_batch_brings_the_neighbours_of_each_of_its_images(
     resident: Resident, batch_size: int
 ) -> None:
-    """Image after image, the nearest first, from wherever images are kept."""
+    """Image after image, the nearest first, from wherever images are kept; each image once."""
     _, now, table = neighbourly(neighbours=3)
     feed = open_feed(now.train, 8, CPU, resident, threads=2, companions=now.companions)
     expected = slow_nearest(table, 8, 3)
     seen = []
-    for x, y, near, places in feed.epoch(batch_size, 0, 0):
+    for x, y, near, links in feed.epoch(batch_size, 0, 0):
         seen += who(x)
         assert y.tolist() == [now.train.labels[n] for n in who(x)]
-        assert near.shape == (3 * len(x), 3, 8, 8)
-        assert places.tolist() == who(near) == [n for own in who(x) for n in expected[own]]
+        assert near.shape == (len(x) * min(3, math.ceil(8 / len(x))), 3, 8, 8)
+        assert who(near[links]) == [n for own in who(x) for n in expected[own]]
+        assert set(who(near)) == {n for own in who(x) for n in expected[own]}
     assert sorted(seen) == list(range(11))
+
+
+def test_batch_norms_that_learn_count_how_often_a_neighbour_is_seen() -> None:
+    """As in the published code: every neighbour of every image, though one may come twice."""
+    _, now, table = neighbourly(neighbours=7, neighbour_norm="train")
+    feed = open_feed(now.train, 8, CPU, "ram", threads=1, companions=now.companions)
+    expected = slow_nearest(table, 8, 7)
+    for x, _, near, links in feed.epoch(4, 0, 0):
+        assert links.tolist() == list(range(7 * len(x)))
+        assert who(near) == [n for own in who(x) for n in expected[own]]
+
+
+@given(
+    n=st.integers(1, 9), k=st.integers(1, 5), candidates=st.integers(6, 30), seed=st.integers(0, 99)
+)
+def test_neighbours_are_fetched_once(n: int, k: int, candidates: int, seed: int) -> None:
+    """Whatever the batch, as many images for every batch of its size, and all that are needed."""
+    near = np.random.default_rng(seed).integers(candidates, size=(n, k))
+    places, links = once(near, candidates)
+    assert (places[links] == near.ravel()).all()
+    assert set(places.tolist()) == set(near.ravel().tolist())
+    assert len(places) == min(n * k, n * math.ceil(candidates / n))
 
 
 @pytest.mark.parametrize("resident", PLACES)
@@ -685,13 +708,16 @@ def test_each_image_is_judged_with_its_own_neighbours(inner: LUCIR, norm: Any) -
     more = torch.stack([greys([0] * 9)[n][0] for row in near for n in row])
     y = torch.tensor([2, 0, 1])
     method = DDE(inner, own_weight=0.3, neighbour_norm=norm)
-    loss = method.loss(net, old, x, y, more, torch.tensor(near).ravel())
+    loss = method.loss(net, old, x, y, more, torch.arange(6))
     terms = []
     for place, label, row in zip(batch, y.tolist(), near, strict=True):
         theirs = sum(logits[n].softmax(0)[label].item() for n in row) / 2
         terms.append(-math.log(0.3 * logits[place].softmax(0)[label].item() + 0.7 * theirs))
     kept = inner.preservation(net, old, net(x), x, y)
     assert loss.item() == pytest.approx(sum(terms) / 3 + kept.item(), rel=1e-5)
+    links = torch.tensor([3, 1, 4, 2, 0, 5])  # wherever the neighbours stand
+    again = method.loss(net, old, x, y, more[links.argsort()], links)
+    assert again.item() == pytest.approx(loss.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("inner", [LUCIR(), PODNet(), PODNet(nca="ce")])

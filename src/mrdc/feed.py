@@ -82,13 +82,14 @@ class Companions:
     """Further images that come along with every batch, out of the same examples.
 
     Attributes:
-        choose: from the places of a batch, and a generator, to those of its companions.
+        choose: from the places of a batch, and a generator, to those of its companions, and to
+            numbers that the loss is told with them.
         count: of companions that the network sees together with a batch; 0 if it does not.
         cropped: at random, as the batch is (an image looks the same all through an epoch);
             else as in evaluation.
     """
 
-    choose: Callable[[Places, np.random.Generator], Places]
+    choose: Callable[[Places, np.random.Generator], tuple[Places, Places]]
     count: int
     cropped: bool
 
@@ -101,7 +102,7 @@ class Feed(Protocol):
     def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
         """Shuffled, cropped and mirrored batches (n, 3, size, size) of 0 to 255, and labels.
 
-        Companions' images, and their places, come after these.
+        Companions' images, and what is told with them, come after these.
         """
         ...
 
@@ -113,9 +114,14 @@ def in_batches(order: Places, batch_size: int) -> list[Places]:
     return np.split(order, cuts)
 
 
-def chosen(companions: Companions | None, batch: Places, rng: np.random.Generator) -> Places:
-    """Places of the companions of a batch; none where nobody asked for any."""
-    return batch[:0] if companions is None else companions.choose(batch, rng)
+def chosen(
+    companions: Companions | None, batches: list[Places], rng: np.random.Generator
+) -> tuple[list[Places], list[Places]]:
+    """For each batch the places of its companions, and what is told of them; none unless asked."""
+    pairs = [
+        companions.choose(batch, rng) if companions else (batch[:0], batch[:0]) for batch in batches
+    ]
+    return [places for places, _ in pairs], [told for _, told in pairs]
 
 
 @dataclass
@@ -137,7 +143,7 @@ class HostFeed:
         rng = np.random.default_rng((seed, epoch))
         rng.shuffle(order)
         batches = in_batches(order, batch_size)
-        companions = [chosen(self.companions, batch, rng) for batch in batches]
+        companions, told = chosen(self.companions, batches, rng)
         cropped = self.companions is None or self.companions.cropped
 
         def view(job: tuple[int, bool]) -> Tensor:
@@ -153,13 +159,13 @@ class HostFeed:
         ]
         labels = torch.tensor(self.labels)
         made = grouped(view, jobs, self.threads)
-        for batch, more, views in zip(batches, companions, made, strict=True):
+        for batch, numbers, views in zip(batches, told, made, strict=True):
             images = views.to(self.device)
             x, y = images[: len(batch)], labels[batch].to(self.device)
             if self.companions is None:
                 yield x, y
             else:
-                yield x, y, images[len(batch) :], torch.from_numpy(more).to(self.device)
+                yield x, y, images[len(batch) :], torch.from_numpy(numbers).to(self.device)
 
 
 @dataclass
@@ -222,17 +228,18 @@ class GpuFeed:
         height, width = self.sides[:, 0], self.sides[:, 1]
         crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
         batches = in_batches(rng.permutation(len(self)), batch_size)
-        companions = [chosen(self.companions, batch, rng) for batch in batches]
+        companions, told = chosen(self.companions, batches, rng)
         others = crops
         if self.companions is not None and not self.companions.cropped:
             centres = centre_crops(height, width, self.size)
             others = self._send(np.stack(centres).astype(np.float32))
-        for index, more in zip(self._sent(batches), self._sent(companions), strict=True):
+        sent = (self._sent(groups) for groups in (batches, companions, told))
+        for index, more, numbers in zip(*sent, strict=True):
             x, y = self._views(crops, index, batch_size), self.labels[index]
             if self.companions is None:
                 yield x, y
             else:
-                yield x, y, self._views(others, more, batch_size), more
+                yield x, y, self._views(others, more, batch_size), numbers
 
     def _views(self, crops: Tensor, index: Tensor, batch_size: int) -> Tensor:
         """Crops of these images, as many at once as a batch has."""

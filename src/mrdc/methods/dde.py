@@ -45,6 +45,17 @@ def nearest(features: Tensor, candidates: int, count: int) -> Places:
     return torch.cat(found).cpu().numpy().astype(np.intp)
 
 
+def once(near: Places, candidates: int) -> tuple[Places, Places]:
+    """Neighbours (n, k) of a batch, none twice, and which of these each of the n * k is.
+
+    As many batches of n as the candidates could fill, but no more than k, so that every
+    batch has equally many; what is not needed repeats.
+    """
+    n, k = near.shape
+    places, links = np.unique(near.ravel(), return_inverse=True)
+    return np.resize(places, n * min(k, -(-candidates // n))), links
+
+
 def colliding(own: Tensor, near: Tensor, labels: Tensor, weight: float) -> Tensor:
     """Mean of -log p of the labels, where p mixes an image's answer with its neighbours'.
 
@@ -114,15 +125,22 @@ class DDE(Wrapper):
     def start_phase(self, lesson: Lesson) -> None:
         if lesson.phase and self.neighbours:
             features = lesson.features(lesson.train).to(lesson.model.mean.device)
-            near = nearest(features, len(lesson.fresh), self.neighbours)
-            lesson.companions = Companions(lambda batch, rng: near[batch].ravel(), 0, cropped=True)
+            candidates = len(lesson.fresh)
+            near = nearest(features, candidates, self.neighbours)
+
+            def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+                if self.neighbour_norm == "train":  # batch norms count how often one is seen
+                    return near[batch].ravel(), np.arange(near[batch].size)
+                return once(near[batch], candidates)
+
+            lesson.companions = Companions(choose, 0, cropped=True)
         self.inner.start_phase(lesson)
         width = lesson.model.head.features
         self.momentum_ = torch.zeros(width, device=lesson.model.mean.device)
 
     def loss(
         self, model: Net, old: Net | None, x: Tensor, y: Tensor,
-        near: Tensor | None = None, places: Tensor | None = None,
+        near: Tensor | None = None, links: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         if old is None:
             return self.inner.loss(model, old, x, y)
@@ -130,19 +148,19 @@ class DDE(Wrapper):
         if self.momentum_ is not None:
             with torch.no_grad():
                 self.momentum_.mul_(0.9).add_(out.features.mean(0))
-        if near is None or not len(near):
+        if near is None or links is None or not len(links):
             labels = self.inner.classification(model, out, y)
         else:
-            answers = self._answers(model, near, len(x))
+            answers = self._answers(model, near, len(x))[links]
+            answers = answers.view(len(x), -1, model.classes)
             labels = colliding(out.logits, answers, y, self.own_weight)
         return labels + self.inner.preservation(model, old, out, x, y)
 
     def _answers(self, model: Net, near: Tensor, batch: int) -> Tensor:
-        """Logits (batch, k, classes) of neighbours, batch after batch."""
+        """Logits of neighbours, batch after batch."""
         with torch.no_grad():
             read = model.steady if self.neighbour_norm == "eval" else model
-            logits = torch.cat([read(part).logits for part in torch.split(near, batch)])
-        return logits.view(batch, -1, logits.shape[1])
+            return torch.cat([read(part).logits for part in torch.split(near, batch)])
 
     def end_phase(self, lesson: Lesson) -> None:
         self.inner.end_phase(lesson)

@@ -109,23 +109,25 @@ class TPCIL(Method):
     def start_phase(self, lesson: Lesson) -> None:
         if lesson.phase:
             self.before = lesson.features(lesson.memory).to(lesson.model.mean.device)
-            self.first = len(lesson.fresh)
-            labels = np.array(lesson.memory.labels)
+            first, labels = len(lesson.fresh), np.array(lesson.memory.labels)
             count = min(self.vertices, len(labels))
-            lesson.companions = Companions(
-                lambda batch, rng: self.first + spread(labels, count, rng), count, cropped=False
-            )
+
+            def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+                vertices = spread(labels, count, rng)
+                return first + vertices, vertices
+
+            lesson.companions = Companions(choose, count, cropped=False)
         grow_imprinted(lesson)
 
     def loss(
         self, model: Net, old: Net | None, x: Tensor, y: Tensor,
-        seen: Tensor | None = None, places: Tensor | None = None,
+        seen: Tensor | None = None, vertices: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        if seen is None or places is None:
+        if seen is None or vertices is None:
             return super().loss(model, old, x, y)
         out = model(torch.cat([x, seen]))
         n = len(x)
-        kept = topology(out.features[n:], self.before[places - self.first])
+        kept = topology(out.features[n:], self.before[vertices])
         return F.cross_entropy(out.logits[:n], y) + self.weight * kept
 
     def end_phase(self, lesson: Lesson) -> None:
