@@ -1,4 +1,7 @@
-"""Takes the results of `mrdc run` folders into results/runs.jsonl, each once."""
+"""Takes the results of `mrdc run` folders into results/runs.jsonl, each once.
+
+What `mrdc report` needs of each folder is kept, too, in results/LABEL/.
+"""
 
 import argparse
 import json
@@ -28,17 +31,30 @@ def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {"images_per_second": list(rates.values()), "start_seconds": sum(starts)}
 
 
+def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str, Any]) -> None:
+    """A run folder without epochs, networks, images and the places where anything lay."""
+    to.mkdir(parents=True, exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["settings"]["data"] = result["data"]
+    (to / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    lines = [event for event in events if event["event"] == "phase"]
+    text = "".join(json.dumps(line) + "\n" for line in [*lines, result])
+    (to / "results.jsonl").write_text(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", nargs="+", type=Path, help="results.jsonl of finished runs")
+    parser.add_argument("folders", nargs="+", type=Path, help="of finished runs")
     parser.add_argument("--label", required=True, help="what the tables call the data")
     parser.add_argument("--remark", help="anything unusual about how they were made")
     chosen = parser.parse_args()
     known = set(OUT.read_text().splitlines()) if OUT.exists() else set()
     with OUT.open("a") as out:
-        for path in chosen.results:
-            *events, result = map(json.loads, path.read_text().splitlines())
+        for folder in chosen.folders:
+            lines = (folder / "results.jsonl").read_text().splitlines()
+            *events, result = map(json.loads, lines)
             del result["folder"]
+            keep(folder, OUT.parent / chosen.label / folder.name, events, result)
             first = next(e for e in events if e["event"] == "phase" and e["phase"] == 0)
             choosing = first["parts"].get("volume_ratio")
             fields = {**result, "label": chosen.label, "remark": chosen.remark}

@@ -1,4 +1,4 @@
-"""Draws docs/plan.svg from results/plan.jsonl, and docs/grid.svg from results/runs.jsonl."""
+"""Draws the figures of docs/ and REPRODUCTION.md from what lies in results/."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,18 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mrdc.report import curves
+from mrdc.report.figures import Figure as Shown
+from mrdc.report.parts import Part
+from mrdc.report.runs import find_runs
+
 HERE = Path(__file__).resolve().parent
 COLOURS = {"5/class": "#0072b2", "10/class": "#d55e00", "20/class": "#009e73"}
+
+REPORTED = {  # figures of a page, and their files
+    "accuracy-cub-5": "cub-5", "accuracy-cub-10": "cub-10",
+    "volume-ratio-cub-lucir-mrdc, 20/class, quality auto, 10 phases": "cub-10-ratios",
+}  # fmt: skip
 
 
 def lines(label: str) -> list[dict[str, Any]]:
@@ -93,6 +103,20 @@ def grid() -> None:
     save(figure, "grid")
 
 
+def report() -> None:
+    """Figures of `mrdc report results/cub256`, on white: accuracy, and R_q of some runs."""
+    runs = find_runs([HERE / "results" / "cub256"])
+    parts: list[Part] = []
+    for section in (curves.accuracy(runs), curves.volume_ratios(runs)):
+        parts += section.parts if section else []
+    for part in parts:
+        if isinstance(part, Shown) and part.name in REPORTED:
+            out = HERE.parent / "docs" / f"{REPORTED[part.name]}.svg"
+            head, mark, rest = part.svg.partition(">")
+            out.write_text(f'{head}{mark}<rect width="100%" height="100%" fill="#fff"/>{rest}\n')
+            print(f"wrote {out.relative_to(HERE.parent)}")
+
+
 def save(figure: Figure, name: str) -> None:
     out = HERE.parent / "docs" / f"{name}.svg"
     figure.savefig(out, metadata={"Date": None})
@@ -103,6 +127,7 @@ def main() -> None:
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "mrdc", "font.size": 10})
     plans()
     grid()
+    report()
 
 
 if __name__ == "__main__":

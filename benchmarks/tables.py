@@ -124,9 +124,8 @@ def cells(
     column = COLUMNS.index(("cub", sizes - 1)) if label == "cub256" else None
     published = TABLE_1[recipe][column] if column is not None and recipe in TABLE_1 else None
     scores = [run[score] for run in sorted(runs, key=lambda run: int(run["seed"]))]
-    spread = f" +- {stdev(scores):.2f}" if len(scores) > 1 else ""
     return [
-        recipe, sizes - 1, len(runs), f"{mean(scores):.2f}{spread}",
+        recipe, sizes - 1, len(runs), spread(scores),
         "" if published is None else f"{published:.2f}",
         f"{mean(run[curve][-1] for run in runs):.2f}",
         f"{mean(run['average_forgetting'] for run in runs):.2f}",
@@ -216,12 +215,30 @@ def studies() -> str:
     return table(*rows) + "\n" + "\n".join(answers) + "\n"
 
 
+def spread(values: list[float]) -> str:
+    """Mean, and deviation where there are several."""
+    more = f" +- {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{mean(values):.2f}{more}"
+
+
+def costs() -> str:
+    """Training images a second of methods beside their base's."""
+    aims = {"aanets": 2.7, "dde": 3.0, "mnemonics": 2.0, "tpcil": 2.0}
+    rows: list[list[object]] = [["method", "images/s", "times its base's", "aim", "commit"]]
+    for r in read("cost"):
+        aim = aims.get(r["method"].split("-")[-1], "")
+        rate = f"{r['images_per_second']:,.0f}"
+        rows.append([r["method"], rate, f"{r['ratio']:.2f}", aim and f"<= {aim}", r["commit"]])
+    return table(*rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub256": lambda: compared("cub256"),
     "runs textures": lambda: compared("textures"),
     "grid": grid,
     "times": times,
     "steps": steps,
+    "costs": costs,
     "studies": studies,
     "speed": speed,
     "plans": plans,

@@ -21,6 +21,7 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 import mrdc.detection.phases
+from mrdc.clock import Clock
 from mrdc.codec import CODECS
 from mrdc.data.scenes import Boxes, Scenes, SceneSplits
 from mrdc.data.shapes import scene, shapes_splits
@@ -771,9 +772,11 @@ def test_learns_to_detect() -> None:
 def test_the_feed_depends_on_the_step_alone() -> None:
     """A chunk drawn by itself is that of the whole row."""
     found = scenes(range(5))
-    feed = SceneFeed(Album(found.photos, CPU, 1), found.boxes, None, SMALL)
+    clock = Clock()
+    feed = SceneFeed(Album(found.photos, CPU, 1), found.boxes, None, SMALL, clock)
     parts = [list(feed.epoch(3, 7, chunk)) for chunk in range(6)]
     assert [step for part in parts for _, _, step, _, _ in part] == list(range(6))
+    assert clock.seconds.keys() == {"decode"}  # waiting for images is no training
     (again,) = list(feed.epoch(3, 7, 4))
     assert torch.equal(again[1], parts[4][0][1]) and len(feed) == 3
     for shot, place in zip(again[0], again[1].tolist(), strict=True):

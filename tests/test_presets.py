@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,13 @@ from mrdc.experiment.presets import (
     WITHOUT_MEMORY,
     Preset,
     preset,
+    published,
+    recipe,
 )
 from mrdc.experiment.run import check
 from mrdc.methods import METHODS
 from mrdc.progress import Progress
+from mrdc.settings import MemorySettings
 from tests.conftest import jpeg
 from tests.test_run_folder import FORK
 
@@ -124,6 +128,36 @@ CELLS = {
 def test_cells_of_table_1(name: str, score: float) -> None:
     """The number that a preset is compared with."""
     assert preset(name).paper == score
+
+
+BIRDS = [f"{n:03}.{'Black_footed_Albatross' if n == 1 else n}" for n in range(1, 201)]
+WORDS = [f"n{1440764 + n:08}" for n in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "classes", "score"),
+    [
+        ("lucir-mrdc", {}, BIRDS[::-1], 46.68),
+        ("lucir", {"phases": 25}, BIRDS, 45.48),
+        ("lucir", {"phases": 10}, WORDS, 61.57),
+        ("podnet", {"data": "imagenet-sub:ILSVRC"}, WORDS[:100], 75.54),
+        ("lucir", {"phases": 25}, WORDS, None),  # not in the table
+        ("tpcil", {}, BIRDS, None),
+        ("finetune", {}, BIRDS, None),
+        ("lucir", {"phases": 4}, BIRDS, None),
+        ("lucir", {"first": "equal"}, BIRDS, None),
+        ("lucir", {"memory": MemorySettings(budget="10/class")}, BIRDS, None),
+        ("lucir", {}, BIRDS[:199], None),
+        ("lucir", {}, [*BIRDS[1:], "201.More"], None),
+        ("lucir", {}, [], None),
+    ],
+)
+def test_recipes_on_data_of_the_paper_have_its_number(
+    name: str, changes: dict[str, Any], classes: list[str], score: float | None
+) -> None:
+    """Known by their classes, whatever the folder is called, in the paper's protocol."""
+    settings = replace(recipe(name), **{"data": "some/folder", **changes})
+    assert published(name, settings, classes) == score
 
 
 def test_what_was_never_published_has_no_number() -> None:

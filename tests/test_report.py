@@ -203,6 +203,30 @@ def test_figures_are_also_files(tmp_path: Path) -> None:
     assert (folder / "accuracy-1.svg").read_text().startswith("<svg")
 
 
+def test_runs_of_other_phases_are_told_apart(tmp_path: Path) -> None:
+    """By their labels, and in a figure each."""
+    runs = [made(tmp_path / str(n), (60.0,) * (n + 1), phases=n) for n in (1, 2)]
+    runs.append(made(tmp_path / "more", (60.0, 50.0), phases=1, name="podnet"))
+    page = written(runs, tmp_path)
+    labels = [group.label for group in grouped(find_runs(runs))]
+    names = ("lucir-mrdc", "lucir-mrdc", "podnet")
+    told = [f"{name}, 8/class, quality auto" for name in names]
+    assert labels == [f"{told[0]}, 1 phases", f"{told[1]}, 2 phases", f"{told[2]}, 1 phases"]
+    assert all(f"<td>{label}</td>" in page for label in labels)
+    for number, named in ((1, {labels[0], labels[2]}), (2, {labels[1]})):
+        drawn = (tmp_path / f"page-figures/accuracy-{number}.csv").read_text()
+        assert {row[0] for row in csv.reader(drawn.splitlines())} == {"run"} | named
+
+
+def test_small_figures_stand_in_pairs(tmp_path: Path) -> None:
+    """R_q and confusion; its caption tells which quality was used, and numbers are in full."""
+    page = written([made(tmp_path / "run")], tmp_path)
+    assert page.count('<figure class="small">') == 2
+    assert "in use: 50 (rule: auto)" in page
+    curve = (tmp_path / "page-figures/volume-ratio-1.svg").read_text()
+    assert ">0.5<" in curve and ">5<" in curve
+
+
 def test_pages_of_the_same_runs_are_the_same(tmp_path: Path) -> None:
     """To the byte."""
     run = made(tmp_path / "run")

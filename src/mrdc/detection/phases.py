@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +75,7 @@ class SceneFeed:
     boxes: Sequence[Boxes]
     unlabelled: Album | None
     settings: DetectSettings
+    clock: Clock
     images: int = 0  # labelled ones of the last chunk
 
     def __len__(self) -> int:
@@ -93,11 +95,20 @@ class SceneFeed:
             photos = self.unlabelled.groups(unknown)
         scenes = self.labelled.groups(known)
         for step, places, images, others, more in zip(
-            steps, known, scenes, unknown, photos, strict=True
+            steps, known, self._timed(scenes), unknown, self._timed(photos), strict=True
         ):
             pairs = zip(images, places, strict=True)
             shots = [Shot(i, torch.from_numpy(self.boxes[p]).to(i.device)) for i, p in pairs]
             yield shots, torch.tensor(places), step, more, others
+
+    def _timed(self, groups: Iterator[list[Tensor]]) -> Iterator[list[Tensor]]:
+        """The same groups; waiting for them is no training."""
+        while True:
+            with self.clock.part("decode"):
+                group = next(groups, None)
+            if group is None:
+                return
+            yield group
 
 
 def chunks(settings: DetectSettings) -> int:
@@ -200,7 +211,8 @@ class SceneRun:
         unlabelled = None
         if self.learner.wants_unlabelled:
             unlabelled = Album(self.stream.unlabelled[phase], self.device, threads)
-        return SceneFeed(Album(photos, self.device, threads), boxes, unlabelled, self.settings)
+        labelled = Album(photos, self.device, threads)
+        return SceneFeed(labelled, boxes, unlabelled, self.settings, self.clock)
 
     # Training
 
@@ -239,7 +251,7 @@ class SceneRun:
             weight_decay=train.weight_decay, batch_size=train.batch_size, milestones=(),
         )  # fmt: skip
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), tensor_cores():
             fit(
                 self.model, loss, feed, plain, seed=self.seed(f"loader {self.phase}"),
                 resume=resume, rate=rate, graph=False, on_epoch=on_chunk,
@@ -307,6 +319,17 @@ class SceneRun:
             "momentum": {str(i): m for i, m in enumerate(stop.momentum)},
         }  # fmt: skip
         return Partial(self.phase, stop.epoch, Checkpoint(None, tensors, about))
+
+
+@contextmanager
+def tensor_cores() -> Iterator[None]:
+    """TF32 also for the large products of the box head, while a detector is trained."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def embedder(model: FasterRCNN, device: torch.device) -> Embedder:

@@ -28,6 +28,7 @@ from mrdc.experiment.folder import (
     read_config,
     refuse_changes,
 )
+from mrdc.experiment.presets import published
 from mrdc.learner import run_phases
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.prepare import charged_bytes, make_method, pick_device
@@ -82,7 +83,7 @@ def run(
             "name": name,
             **summary(settings, phases),
             "sizes": list(stream.sizes),
-            "paper": paper,
+            "paper": paper or published(name, settings, stream.train.classes),
             "held_out": splits.held_out,
             "synthetic": settings.data in DATASETS,
         }

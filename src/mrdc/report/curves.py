@@ -5,7 +5,16 @@ from statistics import mean
 
 import numpy as np
 
-from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line, whole_numbers
+from mrdc.report.figures import (
+    COLOURS,
+    Figure,
+    Table,
+    drawn,
+    legend,
+    line,
+    log_scale,
+    whole_numbers,
+)
 from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import Group, Json, Run, grouped
 
@@ -13,14 +22,17 @@ PARTS = ("train", "decode", "select", "volume_ratio", "encode", "evaluate", "wri
 
 
 def accuracy(runs: Sequence[Run]) -> Section | None:
-    """A figure for every data set, a line for every group of runs."""
+    """A figure for all runs of as many phases on the same data, a line for every group."""
     section = Section("accuracy", "Accuracy by phase")
-    groups = [group for group in grouped(runs) if group.first.phases]
-    for data in dict.fromkeys(group.first.data for group in groups):
-        here = [group for group in groups if group.first.data == data]
+    streams: dict[tuple[str, object], list[Group]] = {}
+    for group in grouped(runs):
+        if group.first.phases:
+            key = group.first.data, group.first.settings.get("phases", "?")
+            streams.setdefault(key, []).append(group)
+    for (data, phases), here in streams.items():
         what = "AP" if here[0].first.detects else "accuracy of the classes seen, %"
         figure = Figure(
-            f"accuracy-{data}", f"{data}: {what} after each phase",
+            f"accuracy-{data}-{phases}", f"{data}, {phases} phases: {what} after each",
             f"Lines of {what} by phase for {', '.join(group.label for group in here)}",
             data=[["run", "phase", what, "lowest", "highest"]],
         )  # fmt: skip
@@ -109,12 +121,14 @@ def volume_ratios(runs: Sequence[Run]) -> Section | None:
         if not rows:
             continue
         epsilon = float(run.memory.get("epsilon", 0.5))
+        rule = run.memory.get("quality", "?")
+        chose = f"in use: {quality_of(run) or 'chosen anew in every phase'} (rule: {rule})"
         figure = Figure(
-            f"volume-ratio-{run.data}-{group.label}", f"{run.data}, {group.label}: R_q by phase",
+            f"volume-ratio-{run.data}-{group.label}", f"{run.data}, {group.label}; {chose}",
             "R_q of each quality after each phase, with the band within which a quality passes",
             data=[["codec", "quality", "phase", "R_q"]],
         )  # fmt: skip
-        with drawn(figure) as axes:
+        with drawn(figure, size=(4.7, 3.7)) as axes:
             axes.axhspan(max(1 - epsilon, 1e-3), 1 + epsilon, color="#999999", alpha=0.2, lw=0,
                          label=f"|R_q - 1| < {epsilon:g}")  # fmt: skip
             for number, row in enumerate(rows):
@@ -122,12 +136,11 @@ def volume_ratios(runs: Sequence[Run]) -> Section | None:
                 x, y = [point[0] for point in known], [point[1] for point in known]
                 line(axes, number, x, y, f"quality {row['quality']}")
                 figure.data += [[row["codec"], row["quality"], *point] for point in known]
-            axes.set(xlabel="phase", ylabel="R_q", yscale="log")
+            axes.set(xlabel="phase", ylabel="R_q")
+            log_scale(axes)
             whole_numbers(axes)
-            legend(axes, len(rows) + 1)
-        chosen = quality_of(run)
-        chose = f"Quality in use: {chosen or 'chosen anew in every phase'}"
-        section.parts += [figure, f"{chose} (rule: {run.memory.get('quality', '?')})."]
+            legend(axes, len(rows) + 1, below=True)
+        section.parts.append(figure)
     return section if section.parts else None
 
 
@@ -200,7 +213,7 @@ def confusion(runs: Sequence[Run]) -> Section | None:
             "Share of the images of each task that are taken for classes of each task, in percent",
             data=[["true task", "answered task", "percent"]],
         )  # fmt: skip
-        with drawn(figure, size=(4.6, 3.8)) as axes:
+        with drawn(figure, size=(4.7, 3.9)) as axes:
             places = np.arange(len(shares))
             axes.pcolormesh(places, places, shares, cmap="Blues", vmin=0, vmax=100, ec="white")
             axes.invert_yaxis()

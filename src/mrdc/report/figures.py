@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#000000")
 DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
@@ -39,6 +39,7 @@ class Figure:
     alt: str
     svg: str = ""
     data: Table = field(default_factory=list)
+    small: bool = False  # two fit beside each other
     file: str = ""  # where its SVG and CSV lie, without their endings
 
 
@@ -47,6 +48,7 @@ def drawn(
     figure: Figure, columns: int = 1, size: tuple[float, float] = (7.2, 3.6)
 ) -> Iterator[Any]:
     """Axes to draw on (several, with more columns); the figure has its SVG afterwards."""
+    figure.small = size[0] < 5
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure.name}):
         canvas = Canvas(figsize=size, layout="constrained")
         axes = canvas.subplots(1, columns)
@@ -73,9 +75,11 @@ def line(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], label:
     axes.plot(x, y, color=COLOURS[n], linestyle=DASHES[n], marker=MARKS[n], label=label)
 
 
-def legend(axes: Axes, lines: int) -> None:
-    """Beside the axes where there are many."""
-    if lines > 4:
+def legend(axes: Axes, lines: int, below: bool = False) -> None:
+    """Beside the axes, or below, where there are many."""
+    if below:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8.5)
+    elif lines > 4:
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
     elif lines > 1:
         axes.legend(fontsize=9)
@@ -83,3 +87,11 @@ def legend(axes: Axes, lines: int) -> None:
 
 def whole_numbers(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def log_scale(axes: Axes) -> None:
+    """Of y, with its numbers in full."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

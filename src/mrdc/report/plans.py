@@ -7,7 +7,7 @@ from mrdc.data import open_images
 from mrdc.embedding import load_embedder
 from mrdc.planning import Measured, Plan
 from mrdc.report.contents import SHOWN, at_qualities
-from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line
+from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line, log_scale
 from mrdc.report.page import write_page
 from mrdc.report.parts import Grid, Section, Strip
 from mrdc.show.words import size
@@ -67,7 +67,8 @@ def curve(plan: Plan) -> Section:
                 figure.data.append([name(c), *where])
                 if c is plan.chosen or (c.codec, c.quality) == _key(plan.chosen):
                     axes.plot(*where, "o", ms=14, mfc="none", mec=COLOURS[7], mew=1.6)
-        axes.set(xlabel="images that fit the budget", ylabel="R_q", yscale="log")
+        axes.set(xlabel="images that fit the budget", ylabel="R_q")
+        log_scale(axes)
         legend(axes, len(codecs) + 1)
     return Section("curve", "Quality against quantity", [figure])
 

@@ -105,12 +105,19 @@ class Group:
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Runs by data, phases and label, in the order in which they were given."""
+    """Runs by data, phases and label, in the order in which they were given.
+
+    Where runs differ in their phases, the labels tell.
+    """
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         key = (run.data, run.settings.get("phases"), run.settings.get("first"), run.label)
         groups.setdefault(key, []).append(run)
-    return [Group(members[0].label, members) for members in groups.values()]
+    differ = len({phases for _, phases, *_ in groups}) > 1
+    return [
+        Group(f"{label}, {phases} phases" if differ else f"{label}", members)
+        for (_, phases, _, label), members in groups.items()
+    ]
 
 
 def find_runs(sources: Sequence[Path]) -> list[Run]:
