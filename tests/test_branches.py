@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,8 @@ from torch import Tensor, nn
 
 import mrdc.prepare
 from mrdc.budget import Budget
-from mrdc.data.images import ImageSet
-from mrdc.data.protocol import Stream
 from mrdc.errors import BudgetError
 from mrdc.exemplars import Exemplars, memory_json
-from mrdc.image import Photo
 from mrdc.keeping import Keeper
 from mrdc.learner import Run
 from mrdc.loop import Stop
@@ -35,7 +31,7 @@ from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv, Variant
 from mrdc.prepare import extra_bytes
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
-from tests.conftest import jpeg
+from tests.helpers import small_stream
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -460,22 +456,6 @@ def test_refuses_a_charge_that_leaves_nothing(budget: Budget, message: str) -> N
     assert replace(budget, amount=budget.amount * 21).less(12_000, 4).amount > 0
 
 
-def small_stream() -> Stream:
-    """Four classes of small photos in two phases."""
-    train, test = (
-        ImageSet(
-            tuple("abcd"),
-            tuple(
-                [Photo(f"{c}/{n}", partial(jpeg, 100 * c + n, 95, 8, 8)) for n in numbers]
-                for c in range(4)
-            ),
-            tuple([len(jpeg(100 * c + n, 95, 8, 8)) for n in numbers] for c in range(4)),
-        )
-        for numbers in (range(6), range(90, 92))
-    )
-    return Stream(train, test, (2, 2))
-
-
 @pytest.fixture
 def small_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """A run of a network of width 2, which trains nothing."""
@@ -488,7 +468,7 @@ def small_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
             memory=MemorySettings(quality="original", candidates=(50,), **memory),
             train=TrainSettings(epochs=1, batch_size=8),
         )  # fmt: skip
-        return Run(chosen, small_stream(), Keeper())
+        return Run(chosen, small_stream(2, 2), Keeper())
 
     return make
 
@@ -503,7 +483,7 @@ def test_a_strict_budget_pays_for_the_second_branch(
     small_run: Callable[..., Run], unit: str
 ) -> None:
     """After the last phase it is smaller by that, to the byte, and the memory keeps to it."""
-    original = small_stream().original_bytes
+    original = small_stream(2, 2).original_bytes
     one = {"/class": 4 * original, " originals": original, "B": 1}[unit]
     budget = f"{(SECOND_BRANCH + 12 * original) / one:.0f}{unit}"
     runs = [small_run("lucir-aanets", budget=budget, strict_budget=s) for s in (True, False)]

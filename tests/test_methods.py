@@ -28,7 +28,7 @@ from mrdc.keeping import Keeper
 from mrdc.learner import Run
 from mrdc.loop import fit
 from mrdc.methods import METHODS
-from mrdc.methods.base import Lesson, Method, balanced, imprint
+from mrdc.methods.base import Method, balanced, imprint
 from mrdc.methods.bic import BiC, correct, fit_bias, interleave, set_aside, soft_cross_entropy
 from mrdc.methods.icarl import ICaRL, binary_loss
 from mrdc.methods.lucir import LUCIR, less_forget, margin_ranking
@@ -40,6 +40,7 @@ from mrdc.nn.resnet import ResNet, Variant
 from mrdc.prepare import architecture, make_method, method_settings, pick_device
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
 from tests.conftest import jpeg, pixels
+from tests.helpers import lesson
 
 LN2, LN3 = math.log(2), math.log(3)
 
@@ -98,22 +99,6 @@ def photo(name: str, seed: int) -> Photo:
 def examples(labels: list[int]) -> Examples:
     """Small images with these labels; a name is a place."""
     return Examples(tuple(photo(str(n), n) for n in range(len(labels))), tuple(labels))
-
-
-def nothing(*_: Any, **__: Any) -> Any:
-    """For what a test does not expect to be called."""
-    raise AssertionError
-
-
-def lesson(**given: Any) -> Lesson:
-    fields: dict[str, Any] = {
-        "phase": 1, "old": 2, "new": 1, "model": nothing, "teacher": None, "train": Examples(),
-        "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
-        "training": TrainSettings(epochs=3, batch_size=4), "loss": nothing, "fit": nothing,
-        "features": nothing, "store": lambda: None, "preview": nothing, "build": nothing,
-        "size": 32, "seed": len,
-    }  # fmt: skip
-    return Lesson(**fields | given)
 
 
 ROWS = st.integers(1, 5).flatmap(

@@ -45,6 +45,7 @@ from mrdc.nn.resnet import ResNet, ScaledConv
 from mrdc.prepare import make_method
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
 from mrdc.views import centre_crop, tensor
+from tests import helpers
 from tests.conftest import jpeg, pixels
 
 MODES = pytest.mark.parametrize("pixels_by", ["prototype", "bilevel"])
@@ -223,16 +224,9 @@ def tiny(classes: int) -> Net:
 
 
 def lesson(**given: Any) -> Lesson:
-    def nothing(*_: Any, **__: Any) -> Any:
-        raise AssertionError
-
-    fields: dict[str, Any] = {
-        "phase": 0, "old": 0, "new": 2, "model": nothing, "teacher": None, "train": Examples(),
-        "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
-        "training": TrainSettings(), "loss": nothing, "fit": nothing, "features": nothing,
-        "store": nothing, "preview": nothing, "build": nothing, "size": 16, "seed": len,
-    }  # fmt: skip
-    return Lesson(**fields | given)
+    usual: dict[str, Any] = {"phase": 0, "old": 0, "new": 2, "size": 16}
+    usual |= {"training": TrainSettings(), "store": helpers.nothing}
+    return helpers.lesson(**usual | given)
 
 
 @dataclass

@@ -31,6 +31,7 @@ from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import ResNet
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
 from mrdc.views import centre_crop
+from tests import helpers
 from tests.conftest import jpeg
 
 Rows = NDArray[np.float64]
@@ -453,16 +454,8 @@ def tiny() -> Net:
 
 
 def lesson(**given: Any) -> Lesson:
-    def nothing(*_: Any, **__: Any) -> Any:
-        raise AssertionError
-
-    fields: dict[str, Any] = {
-        "phase": 1, "old": 2, "new": 1, "model": tiny(), "teacher": None, "train": Examples(),
-        "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
-        "training": TrainSettings(), "loss": nothing, "fit": nothing, "features": nothing,
-        "store": nothing, "preview": nothing, "build": nothing, "size": 8, "seed": len,
-    }  # fmt: skip
-    return Lesson(**fields | given)
+    usual = {"model": tiny(), "training": TrainSettings(), "store": helpers.nothing}
+    return helpers.lesson(**usual | given)
 
 
 def of_labels(*labels: int) -> Examples:

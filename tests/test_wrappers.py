@@ -20,8 +20,6 @@ from torch import Tensor
 
 import mrdc.methods.dde
 import mrdc.prepare
-from mrdc.data.images import ImageSet
-from mrdc.data.protocol import Stream
 from mrdc.errors import UsageError
 from mrdc.feed import Examples, Resident, open_feed
 from mrdc.image import Photo, Pixels
@@ -42,6 +40,7 @@ from mrdc.nn.resnet import ResNet
 from mrdc.prepare import make_method, method_settings
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
 from tests.conftest import jpeg
+from tests.helpers import lesson, nothing, small_stream
 
 CPU = torch.device("cpu")
 PLACES: list[Resident] = ["gpu", "ram", "stream"]
@@ -74,22 +73,6 @@ def greys(labels: list[int], first: int = 0) -> Examples:
 def who(images: Tensor) -> list[int]:
     """The greys of images."""
     return [round(float(image.float().mean())) for image in images]
-
-
-def nothing(*_: Any, **__: Any) -> Any:
-    """For what a test does not expect to be called."""
-    raise AssertionError
-
-
-def lesson(**given: Any) -> Lesson:
-    fields: dict[str, Any] = {
-        "phase": 1, "old": 2, "new": 1, "model": nothing, "teacher": None, "train": Examples(),
-        "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
-        "training": TrainSettings(epochs=3, batch_size=4), "loss": nothing, "fit": nothing,
-        "features": nothing, "store": lambda: None, "preview": nothing, "build": nothing,
-        "size": 8, "seed": len,
-    }  # fmt: skip
-    return Lesson(**fields | given)
 
 
 def tiny(head: type[Head] = SplitCosine, classes: int = 2) -> Net:
@@ -999,22 +982,6 @@ def test_a_learned_removal_sees_scaled_answers_of_balanced_exemplars(head: type[
 # Runs
 
 
-def small_stream() -> Stream:
-    """Four classes of small photos in three phases."""
-    train, test = (
-        ImageSet(
-            tuple("abcd"),
-            tuple(
-                [Photo(f"{c}/{n}", partial(jpeg, 100 * c + n, 95, 8, 8)) for n in numbers]
-                for c in range(4)
-            ),
-            tuple([len(jpeg(100 * c + n, 95, 8, 8)) for n in numbers] for c in range(4)),
-        )
-        for numbers in (range(6), range(90, 92))
-    )
-    return Stream(train, test, (2, 1, 1))
-
-
 def small_settings(method: str, *options: str) -> RunSettings:
     return RunSettings(
         "photos", method=method, options=options, network="resnet18-narrow", size=8, device="cpu",
@@ -1030,7 +997,7 @@ def test_a_learned_removal_in_a_run() -> None:
     """
     chosen = small_settings("lucir-dde", "removal=learned", "neighbours=2")
     with patch.object(mrdc.methods.dde, "colliding", wraps=colliding) as called:
-        results = run_phases(chosen, small_stream())
+        results = run_phases(chosen, small_stream(2, 1, 1))
     seen = Counter(tuple(call.args[1].shape) for call in called.call_args_list)
     assert seen == {(6, 2, 3): 4, (6, 2, 4): 4, (3, 2, 4): 2}
     assert "report" not in results[0]
@@ -1049,7 +1016,7 @@ def test_wrappers_nest_in_either_order(order: str, monkeypatch: pytest.MonkeyPat
     }
     monkeypatch.setitem(METHODS, order, made[order])
     options = ("mixing_lr=0.05", "neighbours=2", "margin=0.3", "strength=0.25")
-    run = Run(small_settings(order, *options), small_stream(), Keeper())
+    run = Run(small_settings(order, *options), small_stream(2, 1, 1), Keeper())
     for phase in range(2):
         run.learn(phase)
     report = run.results[-1]["report"]
@@ -1097,7 +1064,7 @@ def test_mixing_weights_do_not_hide_a_later_stage() -> None:
     chosen = small_settings("lucir-aanets", "balance=all", "balance_epochs=1")
 
     def go(keeper: Remembers) -> None:
-        run = Run(chosen, small_stream(), keeper)
+        run = Run(chosen, small_stream(2, 1, 1), keeper)
         for phase in range(run.restore(), 2):
             run.learn(phase)
 

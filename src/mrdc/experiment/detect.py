@@ -18,11 +18,8 @@ from mrdc.experiment.run import (
     decisive_settings,
     folder_name,
     in_folder,
-    mean_choice,
-    total_parts,
-    volume_ratios,
 )
-from mrdc.metrics import average_incremental_accuracy
+from mrdc.experiment.totals import totals
 from mrdc.prepare import pick_device
 from mrdc.settings import DetectSettings
 from mrdc.survey import check_readable
@@ -83,37 +80,20 @@ def open_stream(settings: DetectSettings) -> tuple[SceneSplits, SceneStream]:
 
 
 def summary(settings: DetectSettings, phases: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a run comes to: the fixed fields, with AP as the accuracy, then more."""
+    """What a run comes to; forgetting is that of AP."""
     scores = [phase["ap"] for phase in phases]
-    best = [max(scores[: place + 1]) for place in range(len(scores))]
-    ratios = volume_ratios(phases)
-    qualities = [phase["quality"] for phase in phases]
     return {
-        "method": settings.method,
-        "accuracy": scores,
-        "average_incremental_accuracy": average_incremental_accuracy(scores),
-        "average_forgetting": scores[-1] - best[-1],
-        "quality": qualities if settings.memory.quality == "dynamic" else qualities[-1],
-        "memory": phases[-1]["memory"],
-        "report": phases[-1]["report"],
-        "seconds": sum(phase["seconds"] for phase in phases),
+        **totals(settings, phases),
+        "average_forgetting": scores[-1] - max(scores),
         **{key: [phase[key] for phase in phases] for key in ("ap", "ap50", "ap75")},
         "by_class": phases[-1]["by_class"],
         "reports": [phase["report"] for phase in phases],
-        "volume_ratios": ratios,
-        "mean_choice": mean_choice(settings, ratios),
-        "parts": total_parts(phases),
-        "trained_images": sum(phase["trained_images"] for phase in phases),
         "detection": True,
         "detector": settings.detector,
         "replay": settings.replay,
         "labelled": settings.labelled,
         "unlabelled": settings.unlabelled,
         "steps": settings.train.steps,
-        "data": Path(settings.data).name,
-        "budget": settings.memory.budget,
-        "quality_rule": settings.memory.quality,
-        "seed": settings.seed,
     }
 
 

@@ -1,6 +1,5 @@
 """`run`: one experiment from settings to result, in a folder that can be gone on with."""
 
-import math
 import os
 import platform
 import re
@@ -19,7 +18,7 @@ from mrdc.budget import parse_budget
 from mrdc.data import DATASETS, Splits, Stream, make_stream, open_splits
 from mrdc.data.textures import SIDE
 from mrdc.errors import UsageError
-from mrdc.exemplars import ORIGINAL, Exemplars, fixed_quality
+from mrdc.exemplars import Exemplars, fixed_quality
 from mrdc.experiment.folder import (
     RESULTS,
     Listener,
@@ -29,11 +28,11 @@ from mrdc.experiment.folder import (
     refuse_changes,
 )
 from mrdc.experiment.presets import published
+from mrdc.experiment.totals import totals
 from mrdc.learner import run_phases
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.prepare import charged_bytes, make_method, pick_device
-from mrdc.quality import Candidate, choose_quality
-from mrdc.settings import AnySettings, ReplaySettings, RunSettings
+from mrdc.settings import AnySettings, RunSettings
 from mrdc.survey import check_readable
 
 # Where and how, not what. On a CPU these do not change the numbers; on a GPU, whose sums differ
@@ -151,78 +150,20 @@ def finished(path: Path) -> dict[str, Any] | None:
 
 
 def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a run comes to: the fixed fields, then more."""
-    accuracy = [phase["accuracy"] for phase in phases]
+    """What a run comes to."""
     head = [phase["head_accuracy"] for phase in phases]
     tasks = [phase["tasks"] for phase in phases]
-    qualities = [phase["quality"] for phase in phases]
-    ratios = volume_ratios(phases)
     return {
-        "method": settings.method,
-        "accuracy": accuracy,
-        "average_incremental_accuracy": average_incremental_accuracy(accuracy),
+        **totals(settings, phases),
         "average_forgetting": average_forgetting(tasks),
-        "quality": qualities if settings.memory.quality == "dynamic" else qualities[-1],
-        "memory": phases[-1]["memory"],
-        "report": phases[-1].get("report", {}),
-        "seconds": sum(phase["seconds"] for phase in phases),
         "initial_forgetting": forgetting(tasks, 0),
         "head_accuracy": head,
         "head_average_incremental_accuracy": average_incremental_accuracy(head),
         "tasks": tasks,
-        "volume_ratios": ratios,
-        "mean_choice": mean_choice(settings, ratios),
-        "parts": total_parts(phases),
-        "trained_images": sum(phase["trained_images"] for phase in phases),
         "first_phase_seconds": phases[0].get("first_phase_seconds"),
-        "data": Path(settings.data).name,
-        "budget": settings.memory.budget,
-        "quality_rule": settings.memory.quality,
         "strict_budget": settings.memory.strict_budget,
-        "seed": settings.seed,
         "order": settings.order,
     }
-
-
-def total_parts(phases: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of each part of the work, over all phases."""
-    parts: dict[str, float] = {}
-    for phase in phases:
-        for part, seconds in phase["parts"].items():
-            parts[part] = parts.get(part, 0.0) + seconds
-    return parts
-
-
-def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """R_q of every candidate after every phase, and the mean over the phases that know it."""
-    rows = []
-    for place, candidate in enumerate(phases[0]["candidates"]):
-        ratios = [phase["candidates"][place]["volume_ratio"] for phase in phases]
-        known = [ratio for ratio in ratios if ratio is not None]
-        rows.append(
-            {
-                "codec": candidate["codec"],
-                "quality": candidate["quality"],
-                "quantity": [phase["candidates"][place]["quantity"] for phase in phases],
-                "by_phase": ratios,
-                "mean": sum(known) / len(known) if known else None,
-            }
-        )
-    return rows
-
-
-def mean_choice(settings: ReplaySettings, ratios: list[dict[str, Any]]) -> int | str | None:
-    """The quality that R_q averaged over the phases would choose; None without candidates."""
-    candidates = [
-        Candidate(row["codec"], row["quality"], sum(row["quantity"]), 0, math.log(row["mean"]), {})
-        for row in ratios
-        if row["mean"] is not None
-    ]
-    if not candidates:
-        return None
-    memory = settings.memory
-    chosen = choose_quality(candidates, memory.rule, memory.epsilon)
-    return ORIGINAL if chosen.quality is None else chosen.quality
 
 
 def check(settings: RunSettings) -> None:
