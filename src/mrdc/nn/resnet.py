@@ -125,7 +125,8 @@ class ResNet(nn.Module):
     def level(self, number: int, x: Tensor) -> Tensor:
         """One of the four stages; the stem belongs to the first."""
         if number == 0:
-            x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
+            x = F.max_pool2d(self.bn1(self.conv1(x)), 3, 2, 1)
+            x = F.relu(x, inplace=True)  # as good as before pooling, on a quarter of the map
         y: Tensor = self.stages[number](x)
         return y
 
