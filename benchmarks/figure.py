@@ -21,7 +21,7 @@ COLOURS = {"5/class": "#0072b2", "10/class": "#d55e00", "20/class": "#009e73"}
 
 REPORTED = {  # figures of a page, and their files
     "accuracy-cub-5": "cub-5", "accuracy-cub-10": "cub-10",
-    "volume-ratio-cub-lucir-mrdc, 20/class, quality auto, 10 phases": "cub-10-ratios",
+    "volume-ratio-cub-lucir-mrdc, quality auto, 10 phases": "cub-10-ratios",
 }  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
     one, two = made(tmp_path / "s" / "one"), made(tmp_path / "s" / "two", seed=1)
     found = find_runs([tmp_path / "s", one, two / "results.jsonl"])
     assert [run.path for run in found] == [one, two]
-    assert [group.label for group in grouped(found)] == ["lucir-mrdc, 8/class, quality auto"]
+    assert [group.label for group in grouped(found)] == ["lucir-mrdc, quality auto"]
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,19 @@ def test_runs_of_other_phases_are_told_apart(tmp_path: Path) -> None:
     page = written(runs, tmp_path)
     labels = [group.label for group in grouped(find_runs(runs))]
     names = ("lucir-mrdc", "lucir-mrdc", "podnet")
-    told = [f"{name}, 8/class, quality auto" for name in names]
+    told = [f"{name}, quality auto" for name in names]
     assert labels == [f"{told[0]}, 1 phases", f"{told[1]}, 2 phases", f"{told[2]}, 1 phases"]
     assert all(f"<td>{label}</td>" in page for label in labels)
     for number, named in ((1, {labels[0], labels[2]}), (2, {labels[1]})):
         drawn = (tmp_path / f"page-figures/accuracy-{number}.csv").read_text()
         assert {row[0] for row in csv.reader(drawn.splitlines())} == {"run"} | named
+
+
+def test_only_budgets_that_differ_are_told(tmp_path: Path) -> None:
+    """Beside the name."""
+    runs = [made(tmp_path / "one"), made(tmp_path / "two", memory={"budget": "4/class"})]
+    labels = [group.label for group in grouped(find_runs(runs))]
+    assert labels == ["lucir-mrdc, 8/class, quality auto", "lucir-mrdc, 4/class, quality auto"]
 
 
 def test_small_figures_stand_in_pairs(tmp_path: Path) -> None:

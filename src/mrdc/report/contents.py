@@ -62,7 +62,7 @@ class Contents:
     def memory(self) -> Section:
         """Bytes of each class, and some images at every quality."""
         section = Section("memory", "What the memory holds")
-        section.parts += [f"The memory of {self.run.label} on {self.run.data}.", self._bytes()]
+        section.parts += [f"The memory of {self.run.label()} on {self.run.data}.", self._bytes()]
         labels = self.file.arrays["labels"]
         firsts = [int(np.flatnonzero(labels == label)[0]) for label in dict.fromkeys(labels)]
         spread = firsts[:: max(1, len(firsts) // SHOWN)][:SHOWN]

@@ -68,12 +68,12 @@ class Run:
         found: Json = self.settings.get("memory", {})
         return found
 
-    @property
-    def label(self) -> str:
+    def label(self, budget: bool = True) -> str:
         """What runs that differ only in their seed share, for people."""
         parts = [self.name]
         if self.memory.get("budget") and self._replays:
-            parts += [str(self.memory["budget"]), f"quality {self.memory['quality']}"]
+            parts += [str(self.memory["budget"])] if budget else []
+            parts.append(f"quality {self.memory['quality']}")
         usual = {"codec": "jpeg", "select": "herding", "accounting": "packed"}
         for key, value in usual.items():
             if self.memory.get(key) not in (value, "auto", "random_choice", None):
@@ -107,11 +107,13 @@ class Group:
 def grouped(runs: Sequence[Run]) -> list[Group]:
     """Runs by data, phases and label, in the order in which they were given.
 
-    Where runs differ in their phases, the labels tell.
+    Labels tell the phases where runs differ in them, and no budget that all share.
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
+    budgets = {run.memory.get("budget") for run in runs}
     for run in runs:
-        key = (run.data, run.settings.get("phases"), run.settings.get("first"), run.label)
+        label = run.label(len(budgets) > 1)
+        key = (run.data, run.settings.get("phases"), run.settings.get("first"), label)
         groups.setdefault(key, []).append(run)
     differ = len({phases for _, phases, *_ in groups}) > 1
     return [
