@@ -9,8 +9,8 @@ ORDER = [
     "errors", "registry", "threads", "image", "codec", "budget", "store", "filling", "shelf",
     "views", "loading", "memory", "selection", "quality", "metrics", "clock", "data", "nn",
     "embedding", "settings", "survey", "planning", "packing", "auditing", "exporting", "augment",
-    "feed", "loop", "methods", "prepare", "keeping", "exemplars", "learner", "detection",
-    "experiment", "progress", "show", "report", "commands", "cli", "__main__",
+    "feed", "loop", "methods", "prepare", "keeping", "exemplars", "evaluation", "learner",
+    "detection", "experiment", "progress", "show", "report", "commands", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from mrdc.clock import Clock
 from mrdc.data.protocol import Stream
-from mrdc.embedding import Embedder, embed, exact, network_embedder
+from mrdc.embedding import Embedder, embed, network_embedder
 from mrdc.errors import TrainingError
+from mrdc.evaluation import evaluate
 from mrdc.exemplars import NOTHING, Exemplars, Instead, memory_json
 from mrdc.feed import Companions, Examples, Feed, Views, from_images, from_memory, open_feed
 from mrdc.keeping import Keeper, Partial, Saved
@@ -141,7 +142,8 @@ class Run:
             self.method.end_phase(lesson)
         with clock.part("evaluate"):
             self._add_tests(phase)
-            scores = self._evaluate()
+            seen = self.stream.phases[: phase + 1]
+            scores = evaluate(self.model, self.method.predict, self.views, seen)
         result = {
             "phase": phase,
             "classes": self.stream.seen(phase),
@@ -375,39 +377,6 @@ class Run:
         checkpoint.tensors["momentum"] = {str(i): m for i, m in enumerate(stop.momentum)}
         return Partial(self.phase, stop.epoch, checkpoint)
 
-    # Evaluation
-
     def _add_tests(self, phase: int) -> None:
         labels = self.stream.phases[phase]
         self.views.add(from_images(self.stream.test.pick(labels), labels.start))
-
-    def _evaluate(self) -> dict[str, Any]:
-        """Accuracy in percent: of all classes seen, of each task, and of the plain head."""
-        classes = self.model.classes
-        right = {name: torch.zeros(classes, device=self.device) for name in ("method", "head")}
-        count = torch.zeros(classes, device=self.device)
-        seen = [labels for labels in self.stream.phases if labels.stop <= classes]
-        task = torch.repeat_interleave(torch.tensor(list(map(len, seen)))).to(self.device)
-        pairs = torch.zeros(len(seen) ** 2, device=self.device)
-        with torch.inference_mode(), exact():
-            for images, labels in self.views:
-                out = self.model(images)
-                count += torch.bincount(labels, minlength=classes)
-                for name, scores in (("method", self.method.predict(out)), ("head", out.scores)):
-                    answers = scores.argmax(1)
-                    hits = labels[answers == labels]
-                    right[name] += torch.bincount(hits, minlength=classes)
-                    if name == "method":
-                        both = task[labels] * len(seen) + task[answers]
-                        pairs += torch.bincount(both, minlength=len(pairs))
-
-        def percent(hits: Tensor, labels: range) -> float:
-            part = slice(labels.start, labels.stop)
-            return 100 * int(hits[part].sum()) / int(count[part].sum())
-
-        return {
-            "accuracy": percent(right["method"], range(classes)),
-            "head_accuracy": percent(right["head"], range(classes)),
-            "tasks": [percent(right["method"], labels) for labels in seen],
-            "confusion": pairs.long().view(len(seen), -1).tolist(),
-        }
