@@ -267,14 +267,16 @@ def test_time_is_added_up_by_part() -> None:
     assert (found["train"], found["evaluate"], found["other"]) == (8.0, 2.0, 0.5)
 
 
-def test_a_first_phase_taken_over_counts() -> None:
-    """It was trained once, by another run, but this one needs it, too."""
-    from mrdc.report.runs import Run
-
-    own = phase(0, 1, trained_images=80, first_phase_images=80, first_phase_seconds=4.0)
-    other = phase(0, 1, trained_images=0, first_phase_images=80, first_phase_seconds=4.0)
-    seconds = [Run(Path("x"), {}, {}, [first, phase(1, 1)], None).seconds for first in (own, other)]
-    assert seconds == [12.0, 16.0]
+def test_a_first_phase_taken_over_is_told(tmp_path: Path) -> None:
+    """As a part of its own, where there was one; parts that took no time are not drawn."""
+    took = [phase(0, 1, parts=PARTS | {"taken_over": 4.0}), phase(1, 1)]
+    pages = []
+    for name, events in (("own", None), ("other", took)):
+        folder = tmp_path / name
+        pages.append(written([made(folder / "run", events=events)], folder))
+        head = (folder / "page-figures/time-1.csv").read_text().splitlines()[0]
+        assert ("taken_over" in head) == (name == "other")
+    assert ["Taken over: " in page for page in pages] == [False, True]
 
 
 def test_scenes_have_a_table_of_their_own(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mrdc.experiment.answers import answer, stored_ratio, study_table
 from mrdc.experiment.presets import SODA10M, TABLE_1
 from mrdc.experiment.run import decisive_settings
 from mrdc.experiment.studies import STUDIES
-from mrdc.experiment.study import run_study, study_cells, whole, write_superclasses
+from mrdc.experiment.study import run_study, study_cells, write_superclasses
 from mrdc.experiment.sweep import Cell
 from mrdc.settings import DetectSettings, RunSettings, TrainSettings
 
@@ -211,14 +211,12 @@ def result(score: float = 50.0, **more: Any) -> Json:
     }  # fmt: skip
 
 
-def leave(cell: Cell, found: Json, images: int = 0) -> None:
-    """A finished run, as `mrdc run` leaves it; its first phase trained so many of 300 images."""
+def leave(cell: Cell, found: Json) -> None:
+    """A finished run, as `mrdc run` leaves it."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     settings = {**decisive_settings(cell.settings), "stream": IMAGES}
     (cell.folder / "config.json").write_text(json.dumps({"settings": settings}))
-    phase = {"event": "phase", "phase": 0, "trained_images": images, "first_phase_images": 300,
-             "first_phase_seconds": 7.0}  # fmt: skip
-    lines = "".join(json.dumps(line) + "\n" for line in (phase, found))
+    lines = "".join(json.dumps(line) + "\n" for line in ({"event": "phase", "phase": 0}, found))
     (cell.folder / "results.jsonl").write_text(lines)
 
 
@@ -293,15 +291,6 @@ def test_time_is_measured_one_run_after_another(
         with pytest.raises(KeyboardInterrupt):
             run_study(name, tmp_path, jobs=jobs)
     assert given == [1, 2, None]
-
-
-def test_seconds_with_the_first_phase(tmp_path: Path) -> None:
-    """7 s by another run and 3 s of its own; or 3 s in all, first phase included."""
-    cell = study_cells("t-sne", tmp_path)[0]
-    leave(cell, result(), images=0)
-    assert whole(cell, result())["seconds"] == 10.0
-    leave(cell, result(), images=300)
-    assert whole(cell, result())["seconds"] == 3.0
 
 
 # Answers

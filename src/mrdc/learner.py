@@ -216,16 +216,23 @@ class Run:
         if lesson.phase > 0:
             self._main_fit(lesson)
             return
+        start = time.perf_counter()
         with self.keeper.shared(self._first_phase_key()) as (found, leave):
             if found is not None:
                 self.model.load_state_dict(found.tensors["model"])
                 self.first_phase = found.about
+                self._take_over(found.about["first_phase_seconds"] - time.perf_counter() + start)
                 return
             start = time.perf_counter()
             self._main_fit(lesson)
             seconds = time.perf_counter() - start + self.elapsed
             self.first_phase = {"first_phase_seconds": seconds, "first_phase_images": self.trained}
             leave(replace(self._checkpoint(), about=self.first_phase))
+
+    def _take_over(self, seconds: float) -> None:
+        """Count work that another run has done, beyond what was waited for it."""
+        self.elapsed += max(0.0, seconds)
+        self.clock.seconds["taken_over"] = max(0.0, seconds)
 
     def _first_phase_key(self) -> str:
         """Everything that the network of the first phase depends on."""

@@ -13,7 +13,7 @@ from mrdc.errors import UsageError
 from mrdc.experiment import detect, run
 from mrdc.experiment.answers import answer, study_table
 from mrdc.experiment.config import at, grid, named
-from mrdc.experiment.folder import RESULTS, read_config
+from mrdc.experiment.folder import read_config
 from mrdc.experiment.studies import STUDIES, TEXTURES, Part, Study
 from mrdc.experiment.sweep import Cell, cells, sweep
 from mrdc.registry import lookup
@@ -55,7 +55,7 @@ def run_study(
     if jobs is None and "time" in study.sections:
         jobs = 1  # runs side by side would slow each other down
     results = run_cells(made, jobs, tell)
-    rows = study_table(made, [whole(cell, results[cell.folder]) for cell in made])
+    rows = study_table(made, [results[cell.folder] for cell in made])
     found = {
         "study": name,
         "title": study.title,
@@ -251,13 +251,3 @@ def fingerprint(settings: AnySettings) -> str:
     if isinstance(settings, DetectSettings):
         return detect.open_stream(settings)[1].fingerprint()[:16]
     return run.open_stream(settings)[1].fingerprint()[:16]
-
-
-def whole(cell: Cell, result: Json) -> Json:
-    """A result whose seconds include the first phase, where another run has trained it."""
-    lines = (cell.folder / RESULTS).read_text().splitlines()
-    events = (json.loads(line) for line in lines)
-    first: Json = next((event for event in events if event.get("event") == "phase"), {})
-    taken = first.get("trained_images", 0) < first.get("first_phase_images", 0)
-    more = first["first_phase_seconds"] if taken else 0.0
-    return {**result, "seconds": result["seconds"] + more}

@@ -18,7 +18,7 @@ from mrdc.report.figures import (
 from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import Group, Json, Run, grouped
 
-PARTS = ("train", "decode", "select", "volume_ratio", "encode", "evaluate", "write")
+PARTS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate", "write")
 
 
 def accuracy(runs: Sequence[Run]) -> Section | None:
@@ -158,26 +158,26 @@ def times(runs: Sequence[Run]) -> Section | None:
     groups = [group for group in grouped(runs) if group.first.phases]
     if not groups:
         return None
-    names = [*PARTS, "other"]
+    spent = [seconds_of(group.first) for group in groups]
+    names = [part for part in (*PARTS, "other") if any(seconds[part] for seconds in spent)]
     figure = Figure("time", "Seconds of one run, by what they went into",
                     "Stacked bars of seconds by part of the work, one bar a run",
                     data=[["run", *names]])  # fmt: skip
     with drawn(figure, size=(7.2, 1.3 + 0.36 * len(groups))) as axes:
         left = np.zeros(len(groups))
         for number, part in enumerate(names):
-            widths = [seconds_of(group.first)[part] for group in groups]
+            widths = [seconds[part] for seconds in spent]
             colour = COLOURS[number % len(COLOURS)]
             axes.barh(
-                range(len(groups)), widths, left=left, label=part, height=0.6, color=colour,
-                edgecolor="white", linewidth=0.5,
+                range(len(groups)), widths, left=left, label=part.replace("_", " "), height=0.6,
+                color=colour, edgecolor="white", linewidth=0.5,
             )  # fmt: skip
             left += np.array(widths)
         axes.set_yticks(range(len(groups)), [group.label for group in groups], fontsize=8.5)
         axes.invert_yaxis()
         axes.set(xlabel="seconds")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
-    for group in groups:
-        seconds = seconds_of(group.first)
+    for group, seconds in zip(groups, spent, strict=True):
         figure.data.append([group.label, *(f"{seconds[part]:.2f}" for part in names)])
     rows: Table = [["run", "seconds", "trained images", "images/s in training"]]
     for group in groups:
@@ -186,8 +186,8 @@ def times(runs: Sequence[Run]) -> Section | None:
         train = sum(phase["parts"].get("train", 0.0) for phase in phases)
         rate = f"{trained / train:,.0f}" if train and trained else ""
         rows.append([group.label, f"{group.first.seconds:.0f}", f"{trained:,}", rate])
-    told = "Seconds of a run include a first phase that another run has trained; the bars do not."
-    return Section("time", "Time", [figure, Grid(rows, told)])
+    told = "Taken over: a first phase that another run has trained, and this one needs, too."
+    return Section("time", "Time", [figure, Grid(rows, told if "taken_over" in names else "")])
 
 
 def seconds_of(run: Run) -> dict[str, float]:

@@ -56,11 +56,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Of all phases so far, a first one that another run has trained included."""
-        total = sum(float(phase["seconds"]) for phase in self.phases)
-        first = self.phases[0] if self.phases else {}
-        taken_over = first.get("trained_images", 0) < first.get("first_phase_images", 0)
-        return total + (float(first["first_phase_seconds"]) if taken_over else 0.0)
+        """Of all phases so far."""
+        return sum(float(phase["seconds"]) for phase in self.phases)
 
     @property
     def memory(self) -> Json:
