@@ -27,7 +27,7 @@ from mrdc.methods.lucir import LUCIR
 from mrdc.methods.mnemonics import Mnemonics
 from mrdc.nn.branches import Body, Branches, body_of, scaled, with_body
 from mrdc.nn.checkpoint import Architecture, Checkpoint, read_checkpoint, write_checkpoint
-from mrdc.nn.net import Net, Output
+from mrdc.nn.net import NETWORKS, Net, Output, compiled
 from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv, Variant
 from mrdc.prepare import extra_bytes
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
@@ -74,6 +74,28 @@ def images(count: int = 3) -> Tensor:
 
 def everything(out: Output) -> list[Tensor]:
     return [*out.maps, *out[1:]]
+
+
+@pytest.mark.parametrize("body", ["plain", "scaled", "branches"])
+def test_compiled_networks_say_and_learn_the_same(
+    body: Body, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced as for a GPU, without making kernels; one limit holds for all networks."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **more: real(f, backend="aot_eager", **more))
+    net, x = tiny(body).train(), images()
+    found = []
+    with torch._dynamo.config.patch(recompile_limit=8):
+        for maps in (net._maps, compiled(net)):
+            net.zero_grad()
+            last = maps(x)[-1]
+            last.square().mean().backward()  # type: ignore[no-untyped-call]
+            grads = [p.grad for p in net.parameters() if p.grad is not None]
+            found.append([last.detach(), *(grad.clone() for grad in grads)])
+        assert torch._dynamo.config.recompile_limit == NETWORKS
+    assert len(found[0]) == len(found[1]) > 10
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def same(one: Output, other: Output) -> bool:

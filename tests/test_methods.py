@@ -956,13 +956,33 @@ def test_what_is_compiled_is_the_network_that_learns(
                 assert net.compiled is not None
                 pairs.append((net, net.compiled[1]))
 
-    monkeypatch.setattr(mrdc.learner, "compiled", lambda net, batch_size: (batch_size, net))
+    monkeypatch.setattr(mrdc.learner, "compiled", lambda net: net)
     monkeypatch.setattr(Run, "_fit", look)
     run = small_run(method, compile="yes", precision="bf16")
     for phase in range(3):
         run.learn(phase)
     assert len(pairs) == 5
     assert all(net is compiled for net, compiled in pairs)
+
+
+def test_companions_are_compiled_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In phases that have some, though the network was compiled in one that has none."""
+    sizes: list[set[int]] = []
+
+    def look(self: Run, *_: Any, companions: Any = None, **__: Any) -> None:
+        assert self.model.compiled is not None
+        sizes.append(set(self.model.compiled[0]))
+        if companions is not None:
+            sizes.append({companions.count})
+
+    monkeypatch.setattr(mrdc.learner, "compiled", lambda net: net)
+    monkeypatch.setattr(Run, "_fit", look)
+    run = small_run("tpcil", compile="yes", precision="bf16")
+    run.learn(0)
+    run.learn(1)
+    first, then, (count,) = sizes
+    batch = run.settings.train.batch_size
+    assert (first, then) == ({batch}, {batch, batch + count}) and count > 0
 
 
 # Settings

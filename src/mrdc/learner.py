@@ -22,7 +22,7 @@ from mrdc.keeping import Keeper, Partial, Saved
 from mrdc.loop import Epoch, Loss, Stop, fit
 from mrdc.methods import Lesson
 from mrdc.nn.checkpoint import Checkpoint
-from mrdc.nn.net import Compiled, Net, compiled
+from mrdc.nn.net import Maps, Net, compiled
 from mrdc.prepare import (
     architecture,
     charged_bytes,
@@ -82,7 +82,7 @@ class Run:
         self.views = Views(size, self.device, settings.resident, settings.threads)
         self.clock = Clock()
         self.teacher: Net | None = None
-        self.compiled: dict[Net, Compiled] = {}
+        self.compiled: dict[Net, Maps] = {}
 
     def seed(self, name: str) -> int:
         """For everything that is drawn under this name."""
@@ -277,11 +277,11 @@ class Run:
         )
         nets = [net for net in (self.model, lesson.teacher) if net is not None]
         size = lesson.training.batch_size
-        sizes = {size, size + (lesson.companions.count if lesson.companions else 0)}
+        together = size + (lesson.companions.count if lesson.companions else 0)
         for net in nets if wanted and self.bf16 else []:
             if net not in self.compiled:
-                self.compiled[net] = compiled(net, sizes)
-            net.compiled = self.compiled[net]
+                self.compiled[net] = compiled(net)
+            net.compiled = frozenset((size, together)), self.compiled[net]
         try:
             yield
         finally:

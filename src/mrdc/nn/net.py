@@ -1,7 +1,7 @@
 """A backbone and a head: images in, everything a method may look at out."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
 STD = (58.395, 57.12, 57.375)
 
 
-Compiled = tuple[frozenset[int], Callable[[Tensor], tuple[Tensor, ...]]]
+NETWORKS = 256  # with their modes, that a process may compile
+Maps = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 class Output(NamedTuple):
@@ -50,7 +51,7 @@ class Net(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.head = head
-        self.compiled: Compiled | None = None  # used under autocast, for its batch sizes alone
+        self.compiled: tuple[frozenset[int], Maps] | None = None  # for these batch sizes
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
 
@@ -65,7 +66,7 @@ class Net(nn.Module):
         return self._maps(images)
 
     def compiles(self, images: Tensor) -> bool:
-        """Whether compiled code is to be used on these images."""
+        """Whether compiled code is to be used on these images: under autocast alone."""
         sizes: frozenset[int] = frozenset() if self.compiled is None else self.compiled[0]
         return len(images) in sizes and torch.is_autocast_enabled("cuda")
 
@@ -119,6 +120,11 @@ class Net(nn.Module):
         self.head = other.head
 
 
-def compiled(net: Net, batch_sizes: Iterable[int]) -> Compiled:
-    """The backbone compiled for training steps of some batch sizes, for `net.compiled`."""
-    return frozenset(batch_sizes), torch.compile(net._maps, dynamic=False)
+def compiled(net: Net) -> Maps:
+    """The backbone compiled, for `net.compiled`.
+
+    All networks of a process count towards one limit, beyond which nothing more is compiled.
+    """
+    limit = torch._dynamo.config.recompile_limit
+    torch._dynamo.config.recompile_limit = max(limit, NETWORKS)
+    return torch.compile(net._maps, dynamic=False)
