@@ -29,17 +29,18 @@ def lesson(**given: Any) -> Lesson:
     return Lesson(**fields | given)
 
 
-def small_stream(*sizes: int) -> Stream:
-    """Four classes of six small photos in phases of these sizes; two more of each to test."""
+def small_stream(*sizes: int, images: int = 6) -> Stream:
+    """Phases of so many classes of small photos; two more of each to test."""
+    classes = range(sum(sizes))
     train, test = (
         ImageSet(
-            tuple("abcd"),
+            tuple(chr(ord("a") + c) for c in classes),
             tuple(
                 [Photo(f"{c}/{n}", partial(jpeg, 100 * c + n, 95, 8, 8)) for n in numbers]
-                for c in range(4)
+                for c in classes
             ),
-            tuple([len(jpeg(100 * c + n, 95, 8, 8)) for n in numbers] for c in range(4)),
+            tuple([len(jpeg(100 * c + n, 95, 8, 8)) for n in numbers] for c in classes),
         )
-        for numbers in (range(6), range(90, 92))
+        for numbers in (range(images), range(90, 92))
     )
     return Stream(train, test, sizes)

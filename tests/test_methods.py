@@ -19,8 +19,6 @@ from torch import Tensor
 
 import mrdc.learner
 import mrdc.methods.bic
-from mrdc.data.images import ImageSet
-from mrdc.data.protocol import Stream
 from mrdc.errors import TrainingError, UsageError
 from mrdc.feed import Examples, open_feed
 from mrdc.image import Photo
@@ -39,8 +37,8 @@ from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import ResNet, Variant
 from mrdc.prepare import architecture, make_method, method_settings, pick_device
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
-from tests.conftest import jpeg, pixels
-from tests.helpers import lesson
+from tests.conftest import pixels
+from tests.helpers import lesson, small_stream
 
 LN2, LN3 = math.log(2), math.log(3)
 
@@ -580,29 +578,13 @@ def test_bic_predicts_with_the_newest_logits_corrected() -> None:
     assert BiC(bias_=torch.tensor([0.5, 0.0]), start_=1).predict(out).argmax(1).item() == 0
 
 
-def small_stream(images: int = 30) -> Stream:
-    """Six classes of small photos in three phases."""
-    train, test = (
-        ImageSet(
-            tuple("abcdef"),
-            tuple(
-                [Photo(f"{c}/{n}", partial(jpeg, 100 * c + n, 95, 8, 8)) for n in numbers]
-                for c in range(6)
-            ),
-            tuple([len(jpeg(100 * c + n, 95, 8, 8)) for n in numbers] for c in range(6)),
-        )
-        for numbers in (range(images), range(90, 92))
-    )
-    return Stream(train, test, (2, 2, 2))
-
-
 def small_run(method: str, *options: str, **given: Any) -> Run:
     memory = MemorySettings(budget="12/class", quality="original", candidates=(50,))
     chosen = RunSettings(
         "photos", method=method, options=options, network="resnet18-narrow", size=8, device="cpu",
         threads=2, memory=memory, train=TrainSettings(epochs=1, batch_size=16),
     )  # fmt: skip
-    return Run(replace(chosen, **given), small_stream(), Keeper())
+    return Run(replace(chosen, **given), small_stream(2, 2, 2, images=30), Keeper())
 
 
 def test_validation_images_are_never_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -918,7 +900,7 @@ def test_podnet_finetunes_neither_at_first_nor_for_no_epochs() -> None:
 
 def test_joint_starts_anew_with_all_images_seen() -> None:
     """A new network for every class so far, and everything to train on."""
-    fresh_net, images = tiny("plain", Linear), small_stream(2).train.pick(range(3))
+    fresh_net, images = tiny("plain", Linear), small_stream(2, 2, 2, images=2).train.pick(range(3))
     now = lesson(model=tiny("plain", Linear), images=images, build=lambda: fresh_net)
     METHODS["joint"]().start_phase(now)
     assert now.model is fresh_net
