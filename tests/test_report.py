@@ -19,7 +19,8 @@ from mrdc.memory import ReplayMemory
 from mrdc.nn.checkpoint import Architecture, Checkpoint, write_checkpoint
 from mrdc.report import write_report
 from mrdc.report.contents import as_address, at_qualities
-from mrdc.report.figures import Figure, drawn, line
+from mrdc.report.curves import PARTS as PARTS_DRAWN
+from mrdc.report.figures import COLOURS, Figure, drawn, line
 from mrdc.report.page import write_page
 from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import find_runs, grouped, read_run
@@ -232,6 +233,19 @@ def test_small_figures_stand_in_pairs(tmp_path: Path) -> None:
     assert "in use: 50 (rule: auto)" in page
     curve = (tmp_path / "page-figures/volume-ratio-1.svg").read_text()
     assert ">0.5<" in curve and ">5<" in curve
+
+
+def test_tasks_are_whole_numbers(tmp_path: Path) -> None:
+    """Two tasks have two ticks, on both sides."""
+    written([made(tmp_path / "run")], tmp_path)
+    drawn = (tmp_path / "page-figures/confusion-1.svg").read_text()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert texts.count("0") >= 2 and not any("." in text for text in texts)
+
+
+def test_parts_of_the_time_differ_in_colour() -> None:
+    """There are as many colours."""
+    assert len(PARTS_DRAWN) + 1 <= len(COLOURS)
 
 
 def test_pages_of_the_same_runs_are_the_same(tmp_path: Path) -> None:

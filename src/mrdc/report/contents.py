@@ -20,7 +20,7 @@ from mrdc.data.shapes import shapes_splits
 from mrdc.embedding import Embedder, embed, load_embedder
 from mrdc.errors import MrdcError
 from mrdc.image import Photo, Pixels, decode
-from mrdc.report.figures import COLOURS, MARKS, Figure, drawn
+from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, whole_numbers
 from mrdc.report.parts import Section, Strip
 from mrdc.report.runs import Run
 from mrdc.report.tables import memory_file
@@ -87,6 +87,7 @@ class Contents:
         with drawn(figure, size=(7.2, 2.4)) as axes:
             axes.bar(range(len(totals)), [v / 1000 for v in totals.values()], color=COLOURS[0])
             axes.set(xlabel="class" if not self.run.detects else "phase", ylabel="kB")
+            whole_numbers(axes.xaxis)
         return figure
 
     def _qualities(self, photo: Photo) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from mrdc.report.figures import (
 from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import Group, Json, Run, grouped
 
-PARTS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate", "write")
+PARTS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate")
 
 
 def accuracy(runs: Sequence[Run]) -> Section | None:
@@ -48,7 +48,7 @@ def accuracy(runs: Sequence[Run]) -> Section | None:
                 values = zip(x, y, low, high, strict=True)
                 figure.data += [[group.label, *map(float, row)] for row in values]
             axes.set(xlabel="phase", ylabel=what)
-            whole_numbers(axes)
+            whole_numbers(axes.xaxis)
             legend(axes, len(here))
         section.parts.append(figure)
     return section if section.parts else None
@@ -138,7 +138,7 @@ def volume_ratios(runs: Sequence[Run]) -> Section | None:
                 figure.data += [[row["codec"], row["quality"], *point] for point in known]
             axes.set(xlabel="phase", ylabel="R_q")
             log_scale(axes)
-            whole_numbers(axes)
+            whole_numbers(axes.xaxis)
             legend(axes, len(rows) + 1, below=True)
         section.parts.append(figure)
     return section if section.parts else None
@@ -224,5 +224,6 @@ def confusion(runs: Sequence[Run]) -> Section | None:
                 figure.data.append([row, column, float(value)])
             axes.grid(False)
             axes.set(xlabel="task of the answer", ylabel="task of the image")
+            whole_numbers(axes.xaxis, axes.yaxis)
         section.parts.append(figure)
     return section if section.parts else None

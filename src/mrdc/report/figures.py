@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
@@ -85,8 +86,10 @@ def legend(axes: Axes, lines: int, below: bool = False) -> None:
         axes.legend(fontsize=9)
 
 
-def whole_numbers(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+def whole_numbers(*sides: Axis) -> None:
+    """No ticks between the numbers of phases, tasks or classes."""
+    for side in sides:
+        side.set_major_locator(MaxNLocator(integer=True))
 
 
 def log_scale(axes: Axes) -> None:
