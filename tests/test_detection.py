@@ -27,7 +27,14 @@ from mrdc.data.scenes import Boxes, Scenes, SceneSplits
 from mrdc.data.shapes import scene, shapes_splits
 from mrdc.detection.album import Album
 from mrdc.detection.augment import erased, mirrored, strong, weak
-from mrdc.detection.detectors import FocalHeads, build_detector, focal, pooled_features
+from mrdc.detection.detectors import (
+    FocalHeads,
+    LiteBody,
+    build_detector,
+    focal,
+    fold_norms,
+    pooled_features,
+)
 from mrdc.detection.evaluate import (
     Found,
     average_precision,
@@ -340,13 +347,15 @@ def test_weights_of_a_backbone_freeze_its_norms_and_first_stage(tmp_path: Any) -
 
     torch.save(resnet18().state_dict(), tmp_path / "r18.pth")
     model = build_detector("r18", 2, short=64, long=64, weights=tmp_path / "r18.pth")
-    kinds = {type(module) for module in model.modules()}
-    assert FrozenBatchNorm2d in kinds and nn.BatchNorm2d not in kinds
     body = model.backbone.body
-    assert not any(p.requires_grad for p in body.layer1.parameters())
-    assert all(p.requires_grad for p in body.layer2.parameters())
+    norms = nn.BatchNorm2d | FrozenBatchNorm2d | nn.GroupNorm
+    assert not any(isinstance(module, norms) for module in body.modules())
+    trained = [name for name, p in body.named_parameters() if p.requires_grad]
+    assert {name.split(".")[0] for name in trained} == {"layer2", "layer3", "layer4"}
+    assert all(name.endswith("weight.original") for name in trained)
     state = torch.load(tmp_path / "r18.pth", weights_only=True)
-    assert torch.equal(body.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
+    kernels = body.layer4[1].conv2.parametrizations.weight.original
+    assert torch.equal(kernels, state["layer4.1.conv2.weight"])
     torch.save(resnet34().state_dict(), tmp_path / "r34.pth")
     with pytest.raises(UsageError, match="not of resnet50"):
         build_detector("r50", 2, short=64, long=64, weights=tmp_path / "r34.pth")
@@ -354,15 +363,41 @@ def test_weights_of_a_backbone_freeze_its_norms_and_first_stage(tmp_path: Any) -
         build_detector("lite0", 2, short=64, long=64, weights=tmp_path / "r18.pth")
 
 
+def test_folded_norms_change_neither_maps_nor_gradients() -> None:
+    """A ResNet with frozen norms of any statistics, and the same with its norms folded."""
+    from torchvision.models import resnet18
+
+    torch.manual_seed(0)
+    plain = resnet18(norm_layer=FrozenBatchNorm2d).double()
+    for norm in (m for m in plain.modules() if isinstance(m, FrozenBatchNorm2d)):
+        for values in (norm.weight, norm.running_var):
+            values.uniform_(0.5, 1.5)
+        for values in (norm.bias, norm.running_mean):
+            values.normal_()
+    folded = copy.deepcopy(plain)
+    fold_norms(folded)
+    images = torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    torch.testing.assert_close(folded(images), plain(images))
+    for net in (plain, folded):
+        net(images).square().sum().backward()
+    gradients = [[p.grad for p in net.parameters()] for net in (plain, folded)]
+    assert len(gradients[0]) == len(gradients[1])
+    for theirs, ours in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_lite0_sees_what_the_embedding_sees() -> None:
     """Its last map is that of the network whose weights it has; norms are frozen."""
     from mrdc.nn.lite0 import lite0
 
-    model, network = build_detector("lite0", 2, short=64, long=64), lite0()
-    image = torch.rand(1, 3, 64, 64)
+    model, network = build_detector("lite0", 2, short=64, long=64), lite0().double()
+    image = torch.rand(1, 3, 64, 64, dtype=torch.float64)
     x = F.relu6(network._bn0(network._conv_stem(image)))
     with torch.no_grad():
-        torch.testing.assert_close(model.backbone.body(image)["3"], network._blocks(x))
+        expected = network._blocks(x)
+        torch.testing.assert_close(LiteBody(network)(image)["3"], expected)
+        found = model.backbone.body(image.float())["3"].double()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)  # of values up to 5
     assert not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
     maps = model.backbone(torch.rand(1, 3, 64, 96))
     assert [tuple(m.shape[2:]) for m in maps.values()] == [

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
@@ -73,7 +74,7 @@ class LiteBody(nn.Module):
 
     def __init__(self, network: Lite0):
         super().__init__()
-        freeze_norms(network)
+        fold_norms(network)
         self.stem = nn.Sequential(network._conv_stem, network._bn0)
         self.blocks = network._blocks
         last = [sum(stage[4] for stage in STAGES[: end + 1]) - 1 for end in ENDS]
@@ -89,15 +90,39 @@ class LiteBody(nn.Module):
         return maps
 
 
-def freeze_norms(module: nn.Module) -> None:
-    """Batch norms that keep their statistics and their scale, in the place of all that learn."""
+class Scaled(nn.Module):
+    """A convolution's kernels, each times a number."""
+
+    scale: Tensor
+
+    def __init__(self, scale: Tensor):
+        super().__init__()
+        self.register_buffer("scale", scale[:, None, None, None])
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * self.scale
+
+
+def fold_norms(module: nn.Module) -> None:
+    """Batch norms keep their statistics and their scale, and their convolutions do their work.
+
+    The kernels are trained as before, scaled where they are used: the same sums as with the
+    norm after them, but none over whole maps.
+    """
+    before: nn.Module | None = None
     for name, child in module.named_children():
-        if isinstance(child, nn.BatchNorm2d):
-            frozen = FrozenBatchNorm2d(child.num_features, child.eps)
-            frozen.load_state_dict(child.state_dict())
-            setattr(module, name, frozen)
+        if isinstance(child, nn.BatchNorm2d | FrozenBatchNorm2d):
+            assert before is not None, f"{name} has no convolution before it"
+            tensors = child.state_dict()
+            scale = tensors["weight"] * (tensors["running_var"] + child.eps).rsqrt()
+            del before.bias
+            before.register_buffer("bias", tensors["bias"] - tensors["running_mean"] * scale)
+            register_parametrization(before, "weight", Scaled(scale))
+            setattr(module, name, nn.Identity())
+        elif isinstance(child, nn.Conv2d):
+            before = child
         else:
-            freeze_norms(child)
+            fold_norms(child)
 
 
 class LiteBackbone(nn.Module):
@@ -155,7 +180,7 @@ def build_detector(
     )
     model.roi_heads.__class__ = FocalHeads  # the same parts, another loss
     model.roi_heads.gamma = gamma
-    return model
+    return model.to(memory_format=torch.channels_last)
 
 
 def _light(classes: int, short: int) -> dict[str, Any]:
@@ -193,6 +218,7 @@ def _resnet(name: str, weights: Path | None) -> nn.Module:
         body.load_state_dict({key: state[key] for key in wanted})
     except RuntimeError as error:
         raise UsageError(f"--weights {weights}: not of {name} ({error})") from None
+    fold_norms(body)
     return backbone
 
 

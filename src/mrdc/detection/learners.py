@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchvision.models.detection import FasterRCNN
 
 from mrdc.data.scenes import Boxes
@@ -213,11 +214,9 @@ class UnbiasedTeacher(Supervised):
         if self.teacher is None:
             self.teacher = copy.deepcopy(model).eval().requires_grad_(False)
             return
-        with torch.no_grad():
-            theirs = model.state_dict()
-            for name, value in self.teacher.state_dict().items():
-                if value.is_floating_point():
-                    value.lerp_(theirs[name].to(value), self.rate)
+        ours, theirs = list(self.teacher.parameters()), list(model.parameters())
+        average = get_ema_multi_avg_fn(1 - self.rate)  # type: ignore[no-untyped-call]
+        average(ours, theirs, None)
 
     def _answers(self, images: Sequence[Tensor]) -> list[Found]:
         assert self.teacher is not None
