@@ -32,6 +32,7 @@ from mrdc.experiment.folder import (
     PARTIAL,
     RESULTS,
     RunFolder,
+    commits,
     drop_oldest,
     flat,
     last_line,
@@ -601,6 +602,17 @@ def test_the_memory_of_the_result_is_the_file(unbroken: tuple[Path, str]) -> Non
     assert json.loads(unbroken[1])["memory"] == {
         "bytes": found.payload_bytes, "budget_bytes": found.budget_bytes, "items": found.items,
     }  # fmt: skip
+
+
+def test_a_result_names_every_commit_that_it_comes_from(tmp_path: Path) -> None:
+    """Each once, in order; unknown ones are left out."""
+    path = tmp_path / RESULTS
+    starts = [{"event": "start", "commit": name} for name in ("a1", None, "a1", "b2", "a1")]
+    lines = [*starts, {"event": "phase", "commit": "no start"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert commits(path) == "a1, then b2"
+    path.write_text(json.dumps({"event": "start", "commit": None}) + "\n")
+    assert commits(path) is None
 
 
 def test_events_tell_the_whole_story(unbroken: tuple[Path, str]) -> None:

@@ -207,6 +207,13 @@ def last_line(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def commits(path: Path) -> str | None:
+    """Those that a run was begun and gone on with, in order; None where none is known."""
+    lines = map(json.loads, path.read_text().splitlines())
+    found = [line.get("commit") for line in lines if line.get("event") == "start"]
+    return ", then ".join(dict.fromkeys(commit for commit in found if commit)) or None
+
+
 def read_config(path: Path) -> dict[str, Any] | None:
     """Settings that a run folder was begun with; None where there are none yet.
 

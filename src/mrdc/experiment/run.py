@@ -23,6 +23,7 @@ from mrdc.experiment.folder import (
     RESULTS,
     Listener,
     RunFolder,
+    commits,
     last_line,
     read_config,
     refuse_changes,
@@ -135,12 +136,13 @@ def in_folder(
     try:
         if settings.tensorboard:
             keeper.listener = both(listener, tensorboard(path))
-        keeper.write_line({**work(keeper), "folder": str(path), **about})
+        result = {**work(keeper), "folder": str(path), **about}
+        keeper.write_line(result | {"commit": commits(path / RESULTS)})
     finally:
         keeper.close()
-    result = finished(path)
-    assert result is not None
-    return result
+    written = finished(path)
+    assert written is not None
+    return written
 
 
 def finished(path: Path) -> dict[str, Any] | None:
@@ -263,9 +265,9 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this file is in, if it is in one."""
+    """Of the checkout that this file is in, if it is in one; `-dirty` if files differ from it."""
     here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
