@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import mrdc.prepare
 from mrdc.codec import CODECS
 from mrdc.embedding import Embedder
 from mrdc.image import Pixels
@@ -72,3 +73,10 @@ def seeded() -> Iterator[None]:
         torch.manual_seed(0)
         yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def quick(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow networks of two channels, and still one thread: the embedder wants two."""
+    monkeypatch.setitem(mrdc.prepare.WIDTHS, "resnet18-narrow", 2)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)

@@ -3,107 +3,47 @@
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 import mrdc.learner
 import mrdc.methods.bic
 from mrdc.errors import TrainingError, UsageError
-from mrdc.feed import Examples, open_feed
-from mrdc.image import Photo
-from mrdc.keeping import Keeper
 from mrdc.learner import Run
-from mrdc.loop import fit
 from mrdc.methods import METHODS
 from mrdc.methods.base import Method, balanced, imprint
-from mrdc.methods.bic import BiC, correct, fit_bias, interleave, set_aside, soft_cross_entropy
+from mrdc.methods.bic import BiC, soft_cross_entropy
 from mrdc.methods.icarl import ICaRL, binary_loss
 from mrdc.methods.lucir import LUCIR, less_forget, margin_ranking
 from mrdc.methods.lwf import LwF, distill
-from mrdc.methods.podnet import PODNet, cluster, nca_official, nca_paper, pod_spatial
-from mrdc.nn.heads import LSC, Head, Linear, Split, SplitCosine
-from mrdc.nn.net import Net, Output
-from mrdc.nn.resnet import ResNet, Variant
+from mrdc.methods.podnet import PODNet
+from mrdc.nn.heads import Linear, Split, SplitCosine
+from mrdc.nn.net import Output
 from mrdc.prepare import architecture, make_method, method_settings, pick_device
-from mrdc.settings import MemorySettings, RunSettings, TrainSettings
-from tests.conftest import pixels
-from tests.helpers import lesson, small_stream
+from mrdc.settings import RunSettings, TrainSettings
+from tests.helpers import (
+    Says,
+    after_a_phase,
+    examples,
+    lesson,
+    says,
+    small_run,
+    small_stream,
+    tiny,
+    training,
+)
 
 LN2, LN3 = math.log(2), math.log(3)
 
-
-@pytest.fixture(autouse=True)
-def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch's generator, and one thread for small work."""
-    threads, set_threads = torch.get_num_threads(), torch.set_num_threads
-    set_threads(1)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # the embedder wants two
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-    set_threads(threads)
-
-
-class Says:
-    """A network that always says the same."""
-
-    def __init__(
-        self, scores: Tensor, features: Tensor | None = None, maps: tuple[Tensor, ...] = ()
-    ):
-        self.scores = scores
-        self.given = torch.eye(2)[:1] if features is None else features
-        self.maps = maps
-        self.head = LSC(2)
-        self.scale = 1.0
-
-    @property
-    def classes(self) -> int:
-        return self.scores.shape[1]
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.given
-
-    def compiles(self, x: Tensor) -> bool:
-        return False
-
-    def __call__(self, x: Tensor) -> Output:
-        return Output(self.maps, self.given, self.scores, self.scale * self.scores)
-
-
-def says(scores: Tensor, features: Tensor | None = None, maps: tuple[Tensor, ...] = ()) -> Net:
-    return cast(Net, Says(scores, features, maps))
-
-
-def tiny(variant: Variant, head: type[Head]) -> Net:
-    backbone = ResNet(variant, 2, "3x3")
-    return Net(backbone, head(backbone.features)).eval()
-
-
-def photo(name: str, seed: int) -> Photo:
-    return Photo(name, partial(pixels, seed, 8, 8))
-
-
-def examples(labels: list[int]) -> Examples:
-    """Small images with these labels; a name is a place."""
-    return Examples(tuple(photo(str(n), n) for n in range(len(labels))), tuple(labels))
-
-
-ROWS = st.integers(1, 5).flatmap(
-    lambda n: st.integers(2, 6).flatmap(
-        lambda c: arrays(np.float32, (n, c), elements=st.floats(-8, 8, width=32))
-    )
-)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 # Distillation
@@ -388,28 +328,6 @@ def test_new_rows_are_imprinted_as_long_as_the_old_ones_on_average() -> None:
     assert torch.equal(net.head.old, old)
 
 
-def training(model: Net, seen: list[TrainSettings]) -> Callable[..., None]:
-    """Trains as a run does; notes with what settings."""
-
-    def run(part: Examples, training: TrainSettings, loss: Any, **options: Any) -> None:
-        seen.append(training)
-        counts = Counter(part.labels)
-        assert len(set(counts.values())) == 1, counts
-        feed = open_feed(part, 8, torch.device("cpu"), "ram", threads=1)
-        fit(model, loss, feed, training, seed=0, **options)
-
-    return run
-
-
-def after_a_phase(variant: Variant, head: type[Split]) -> tuple[Net, Net]:
-    """A network of three classes and its teacher of two."""
-    net = tiny(variant, head)
-    net.head.grow(2)
-    teacher = net.frozen()
-    net.head.grow(1)
-    return net, teacher
-
-
 @pytest.mark.parametrize(("balance", "old_too"), [("new", False), ("all", True)])
 def test_balanced_finetuning_trains_rows_alone(balance: Any, old_too: bool) -> None:
     """New rows, or old ones too: no weight, scale or statistic of the network besides."""
@@ -455,444 +373,6 @@ def test_the_published_finetuning_lowers_its_rate_once() -> None:
     LUCIR(balance="new").end_phase(now)
     assert (seen[0].epochs, seen[0].lr, seen[0].schedule) == (20, 0.01, "multistep")
     assert (seen[0].milestones, seen[0].gamma) == ((0.5,), 0.1)
-
-
-# BiC
-
-
-def test_no_correction_is_no_correction() -> None:
-    """Beta 1 and gamma 0, or none at all."""
-    logits = torch.randn(3, 5)
-    assert torch.equal(correct(logits, torch.tensor([1.0, 0.0]), 2), logits)
-    assert correct(logits, None, 2) is logits
-
-
-def test_a_correction_by_hand() -> None:
-    """Twice, and one less, from the third column on."""
-    got = correct(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([2.0, -1.0]), 2)
-    assert got.tolist() == [[1.0, 2.0, 5.0, 7.0]]
-
-
-def penalised(bias: Tensor, logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor:
-    """What stage 2 minimises."""
-    return F.cross_entropy(correct(logits, bias, start), labels) + 0.5 * decay * bias[1] ** 2
-
-
-def biased(beta: float, gamma: float, count: int = 20_000) -> tuple[Tensor, Tensor]:
-    """Logits whose last two of five columns want this correction, and labels."""
-    logits = 2 * torch.randn(count, 5)
-    truth = correct(logits, torch.tensor([beta, gamma]), 3).softmax(1)
-    return logits, torch.multinomial(truth, 1)[:, 0]
-
-
-@pytest.mark.parametrize(("beta", "gamma"), [(0.6, -0.5), (1.0, 0.0), (1.5, 1.0)])
-def test_the_bias_is_found_again(beta: float, gamma: float) -> None:
-    """From labels drawn by corrected logits, up to what the sample allows."""
-    logits, labels = biased(beta, gamma)
-    assert fit_bias(logits, labels, 3, 0.0).tolist() == pytest.approx([beta, gamma], abs=0.06)
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.1, 2.0])
-def test_the_bias_is_where_the_gradient_vanishes(decay: float) -> None:
-    """A minimum, with the decay of gamma and none of beta."""
-    logits, labels = biased(0.4, -0.8, 500)
-    found = fit_bias(logits, labels, 3, decay).double().requires_grad_()
-    penalised(found, logits.double(), labels, 3, decay).backward()  # type: ignore[no-untyped-call]
-    assert found.grad is not None
-    assert found.grad.abs().max() < 1e-4
-
-
-def test_gamma_decays() -> None:
-    """The more the decay, the nearer it is to 0."""
-    logits, labels = biased(0.7, -1.0, 500)
-    gammas = [abs(fit_bias(logits, labels, 3, decay)[1].item()) for decay in (0, 0.1, 1, 100)]
-    assert gammas == sorted(gammas, reverse=True)
-    assert gammas[0] > 0.5 and gammas[-1] < 0.01
-
-
-@pytest.mark.parametrize(
-    ("images", "count"),
-    [(2, 1), (9, 1), (19, 1), (20, 2), (30, 3), (99, 9), (100, 10), (119, 10), (1300, 10)],
-)
-def test_a_tenth_is_set_aside(images: int, count: int) -> None:
-    """At least one, at most ten, always the same ones, wherever they stand."""
-    ids = [f"image {n}" for n in range(images)]
-    aside = set_aside(ids, 3, 7)
-    assert len(aside) == count
-    assert aside <= set(ids)
-    assert aside == set_aside(ids, 3, 7)
-
-
-def test_other_classes_and_seeds_set_aside_others() -> None:
-    """The draw belongs to both."""
-    ids = [str(n) for n in range(100)]
-    draws = {frozenset(set_aside(ids, *pair)) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))}
-    assert len(draws) == 4
-
-
-@given(train=st.integers(0, 60), validation=st.integers(0, 12))
-def test_interleaving_loses_nothing(train: int, validation: int) -> None:
-    """Validation at ranks 1, 11, 21, ..., then what is left; each in its own order."""
-    a, b = list(range(train)), list(range(100, 100 + validation))
-    ranking = interleave(a, b)
-    assert [item for item in ranking if item < 100] == a
-    assert [item for item in ranking if item >= 100] == b
-    places = [rank for rank, item in enumerate(ranking) if item >= 100]
-    for number, place in enumerate(places):
-        others_left = train > 1 + 9 * number
-        assert place == 1 + 10 * number or (not others_left and place >= train)
-
-
-def test_interleaving_by_hand() -> None:
-    """Twenty kept of thirty hold two for validation, one kept none."""
-    ranking = interleave(list(range(27)), [91, 92, 93])
-    assert ranking.index(91) == 1 and ranking.index(92) == 11 and ranking.index(93) == 21
-    assert sum(item > 90 for item in ranking[:20]) == 2
-    assert ranking[0] == 0
-
-
-def test_bic_weighs_distillation_by_the_share_of_old_classes() -> None:
-    """3 old of 4: 3/4 of the soft cross-entropy, 1/4 of the hard one."""
-    new, old, y = torch.randn(5, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 3])
-    x = torch.empty(5)
-    hard, soft = F.cross_entropy(new, y), soft_cross_entropy(new, old, 2.0)
-    assert torch.equal(BiC().loss(says(new), None, x, y), hard)
-    loss = BiC().loss(says(new), says(old), x, y)
-    assert loss.item() == pytest.approx((0.75 * soft + 0.25 * hard).item())
-
-
-def test_a_corrected_teacher_teaches_corrected_answers() -> None:
-    """With last phase's numbers, on the classes that were new then; older columns are raw."""
-    new, old, y = torch.randn(5, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 3])
-    method = BiC(bias_=torch.tensor([0.5, -1.0]), start_=2)
-    teacher = torch.cat([old[:, :2], 0.5 * old[:, 2:] - 1], 1)
-    expected = 0.75 * soft_cross_entropy(new, teacher, 2.0) + 0.25 * F.cross_entropy(new, y)
-    loss = method.loss(says(new), says(old), torch.empty(5), y)
-    assert loss.item() == pytest.approx(expected.item())
-
-
-def test_bic_predicts_with_the_newest_logits_corrected() -> None:
-    """So that an old class may win after all."""
-    out = Output((), torch.empty(1, 2), torch.tensor([[2.0, 3.0]]), torch.empty(1, 2))
-    assert BiC().predict(out).argmax(1).item() == 1
-    assert BiC(bias_=torch.tensor([0.5, 0.0]), start_=1).predict(out).argmax(1).item() == 0
-
-
-def small_run(method: str, *options: str, **given: Any) -> Run:
-    memory = MemorySettings(budget="12/class", quality="original", candidates=(50,))
-    chosen = RunSettings(
-        "photos", method=method, options=options, network="resnet18-narrow", size=8, device="cpu",
-        threads=2, memory=memory, train=TrainSettings(epochs=1, batch_size=16),
-    )  # fmt: skip
-    return Run(replace(chosen, **given), small_stream(2, 2, 2, images=30), Keeper())
-
-
-def test_validation_images_are_never_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In no phase, neither new nor from the memory; of old classes the memory holds both kinds."""
-    trained: list[Examples] = []
-    fitted: list[Tensor] = []
-    real = fit_bias
-
-    def watch(logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor:
-        fitted.append(labels)
-        return real(logits, labels, start, decay)
-
-    monkeypatch.setattr(Run, "_fit", lambda self, part, *_, **__: trained.append(part))
-    monkeypatch.setattr(mrdc.methods.bic, "fit_bias", watch)
-    run = small_run("bic")
-    for phase in range(3):
-        run.learn(phase)
-    assert len(trained) == 3
-    aside = {
-        label: set_aside([p.id for p in photos], run.seed("validation"), label)
-        for label, photos in enumerate(run.stream.train.photos)
-    }
-    for phase, part in enumerate(trained):
-        seen = Counter(part.labels)
-        assert sorted(seen) == list(range(2 * phase + 2))
-        assert seen[2 * phase] == seen[2 * phase + 1] == 27  # of 30
-        pairs = zip(part.photos, part.labels, strict=True)
-        assert not [p.id for p, label in pairs if p.id in aside[label]]
-    memory = run.exemplars.memory if run.exemplars else None
-    assert memory is not None
-    for label in range(6):
-        sources = memory.sources(label)
-        assert sources[1] in aside[label]
-        assert sources[0] not in aside[label]
-    counts = [Counter(labels.tolist()) for labels in fitted]  # from the second phase on
-    assert [sorted(count) for count in counts] == [list(range(4)), list(range(6))]
-    assert all(len(set(count.values())) == 1 for count in counts)
-
-
-def test_the_teacher_is_corrected_from_the_second_increment_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By what the phase before it found, on that phase's classes."""
-    used: list[tuple[list[float] | None, int]] = []
-
-    def look(self: Run, *_: Any, **__: Any) -> None:
-        assert isinstance(self.method, BiC)
-        bias = self.method.bias_
-        used.append((None if bias is None else bias.tolist(), self.method.start_))
-
-    monkeypatch.setattr(Run, "_fit", look)
-    found: list[list[float] | None] = []
-    run = small_run("bic")
-    for phase in range(3):
-        run.learn(phase)
-        assert isinstance(run.method, BiC)
-        found.append(None if run.method.bias_ is None else run.method.bias_.tolist())
-    assert [start for _, start in used] == [0, 0, 2]
-    assert [bias for bias, _ in used] == [None, None, found[1]]
-    assert found[0] is None
-    assert found[1] is not None and found[1] != found[2]
-
-
-# PODNet
-
-
-def test_pod_by_hand() -> None:
-    """A map (3, 4) of one row: squares 9 and 16; sums 25 over the width, 9 and 16 over the height.
-
-    Of the map (1, 0): 1, and 1 and 0. The distance is between the two as unit rows.
-    """
-    new, old = torch.tensor([[[[3.0, 4.0]]]]), torch.tensor([[[[-1.0, 0.0]]]])
-    a, b = torch.tensor([25.0, 9.0, 16.0]), torch.tensor([1.0, 1.0, 0.0])
-    expected = (a / a.norm() - b / b.norm()).norm().item()
-    assert pod_spatial((new,), (old,)).item() == pytest.approx(expected)
-
-
-def slow_pod(new: Tensor, old: Tensor) -> float:
-    """One map, image by image."""
-    distances = []
-    for a, b in zip(new.double(), old.double(), strict=True):
-        rows = []
-        for image in (a, b):
-            channels, height, width = image.shape
-            sums = [
-                sum(float(image[c, h, w]) ** 2 for w in range(width))
-                for c in range(channels)
-                for h in range(height)
-            ] + [
-                sum(float(image[c, h, w]) ** 2 for h in range(height))
-                for c in range(channels)
-                for w in range(width)
-            ]
-            length = math.sqrt(sum(s * s for s in sums))
-            rows.append([s / length for s in sums])
-        distances.append(math.dist(rows[0], rows[1]))
-    return float(np.mean(distances))
-
-
-def test_pod_against_a_loop() -> None:
-    """The mean over maps of several sizes."""
-    shapes = [(3, 2, 4, 5), (3, 4, 2, 3), (3, 5, 1, 1)]
-    new, old = (tuple(torch.randn(shape) for shape in shapes) for _ in range(2))
-    expected = sum(slow_pod(a, b) for a, b in zip(new, old, strict=True)) / 3
-    assert pod_spatial(new, old).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_pod_of_equal_maps_is_zero_with_finite_gradients() -> None:
-    """The start of a phase; NaN would end it."""
-    maps = tuple(torch.randn(2, 3, 4, 4, requires_grad=True) for _ in range(4))
-    loss = pod_spatial(maps, tuple(m.detach() for m in maps))
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert loss.item() == 0
-    assert all(m.grad is not None and bool((m.grad == 0).all()) for m in maps)
-
-
-def test_pod_sums_in_fp32() -> None:
-    """Squares of 300 summed over 112 are beyond fp16, and bf16 would round them."""
-    maps = torch.full((1, 1, 112, 112), 300.0)
-    for kind in (torch.float16, torch.bfloat16):
-        assert pod_spatial((maps.to(kind),), (maps,)).item() == pytest.approx(0, abs=1e-3)
-
-
-def published_nca(scores: Tensor, labels: Tensor, scale: float, margin: float) -> float:
-    """The steps of the published code, row by row."""
-    losses = []
-    for row, label in zip(scores.double().tolist(), labels.tolist(), strict=True):
-        logits = [scale * (score - margin) for score in row]
-        logits = [logit - max(logits) for logit in logits]
-        others = [0.0 if c == label else logit for c, logit in enumerate(logits)]
-        losses.append(math.log(sum(map(math.exp, others))) - logits[label])
-    return float(np.mean(losses))
-
-
-@pytest.mark.parametrize("margin", [0.0, 0.6, 5.0])
-def test_official_nca_is_what_the_published_steps_come_to(margin: float) -> None:
-    """For every margin, since it cancels."""
-    scores, labels = -2 * torch.rand(6, 9), torch.randint(0, 9, (6,))
-    expected = published_nca(scores, labels, 15.0, margin)
-    assert nca_official(15 * scores, labels).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_official_nca_by_hand() -> None:
-    """u = (ln 2, 0), own class 1: M - u_y = ln 2, and the others add 1 to the 1."""
-    assert nca_official(torch.tensor([[LN2, 0.0]]), torch.tensor([1])).item() == pytest.approx(
-        2 * LN2
-    )
-
-
-@given(ROWS, st.integers(0, 5))
-def test_official_nca_is_cross_entropy_or_little_more(rows: Any, place: int) -> None:
-    """Equal where the own class wins; else at most ln 2 above."""
-    logits = torch.from_numpy(rows).double()
-    labels = torch.full((len(logits),), min(place, logits.shape[1] - 1))
-    for row, label in zip(logits, labels, strict=True):
-        pair = row[None], label[None]
-        more = (nca_official(*pair) - F.cross_entropy(*pair)).item()
-        assert -1e-9 <= more <= LN2 + 1e-9
-        if row.argmax() == label:
-            assert more == pytest.approx(0, abs=1e-9)
-
-
-def test_the_papers_nca_by_hand() -> None:
-    """-(1 - 0.6) + ln(e^2 + e^0.5): the own class is left out of the sum."""
-    loss = nca_paper(torch.tensor([[2.0, 1.0, 0.5]]), torch.tensor([1]), 0.6)
-    expected = -(1 - 0.6) + math.log(math.exp(2) + math.exp(0.5))
-    assert loss.item() == pytest.approx(expected)
-
-
-def test_the_papers_nca_stops_at_zero_image_by_image() -> None:
-    """A good answer cannot pay for a bad one, and has no gradient."""
-    logits = torch.tensor([[9.0, 0.0], [0.0, 1.0]], requires_grad=True)
-    loss = nca_paper(logits, torch.tensor([0, 0]), 0.6)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert loss.item() == pytest.approx((0 + 1.6) / 2)
-    assert logits.grad is not None
-    assert logits.grad.tolist() == [[0.0, 0.0], [-0.5, 0.5]]
-
-
-@given(ROWS, st.integers(0, 5), st.floats(LN2, 10))
-def test_the_papers_nca_asks_for_more_of_wrong_answers(
-    rows: Any, place: int, margin: float
-) -> None:
-    """Where another class wins, and the margin is ln 2 or more, it is above the official one."""
-    logits = torch.from_numpy(rows).double()
-    labels = torch.full((len(logits),), min(place, logits.shape[1] - 1))
-    for row, label in zip(logits, labels, strict=True):
-        if row[label] < row.max():
-            pair = row[None], label[None]
-            assert nca_paper(*pair, margin) >= nca_official(*pair) - 1e-9
-
-
-def test_the_papers_nca_is_not_always_above_the_official_one() -> None:
-    """It is 0 for a sure answer, where the other still asks for a little."""
-    sure = torch.tensor([[10.0, 0.0, 0.0]]), torch.tensor([0])
-    assert nca_paper(*sure, 0.6) == 0
-    assert nca_official(*sure) > 0
-
-
-def test_podnet_can_learn_by_three_losses() -> None:
-    """The margin counts in the paper's alone, there times the scale."""
-    logits, y, x = 3 * torch.randn(4, 5), torch.tensor([0, 1, 2, 4]), torch.empty(4)
-    net = says(logits)
-    cast(LSC, net.head).scale.data.fill_(2.0)
-    losses = {nca: [PODNet(nca=nca, margin=m).loss(net, None, x, y).item() for m in (0.1, 0.9)]
-              for nca in ("official", "paper", "ce")}  # fmt: skip
-    assert losses["official"] == [nca_official(logits, y).item()] * 2
-    assert losses["ce"] == [F.cross_entropy(logits, y).item()] * 2
-    assert losses["paper"] == [nca_paper(logits, y, 2 * m).item() for m in (0.1, 0.9)]
-    assert losses["paper"][0] < losses["paper"][1]
-
-
-@pytest.mark.parametrize(("spatial", "flat"), [(8.0, 0.0), (0.0, 10.0), (3.0, 1.0)])
-def test_podnet_weighs_what_it_keeps_by_all_classes_over_the_new(
-    spatial: float, flat: float
-) -> None:
-    """sqrt(60 / 10) for 50 + 10: here the new ones count among those seen."""
-    maps = tuple(torch.randn(2, 3, 4, 4) for _ in range(4))
-    others = tuple(torch.randn(2, 3, 4, 4) for _ in range(4))
-    a, b = torch.randn(2, 6), torch.randn(2, 6)
-    logits, y = torch.randn(2, 60), torch.tensor([3, 55])
-    method = PODNet(spatial=spatial, flat=flat, nca="ce")
-    teacher = says(torch.zeros(2, 50), b, others)
-    loss = method.loss(says(logits, a, maps), teacher, torch.empty(2), y)
-    kept = math.sqrt(6) * (spatial * pod_spatial(maps, others) + flat * less_forget(a, b))
-    assert loss.item() == pytest.approx((F.cross_entropy(logits, y) + kept).item(), rel=1e-5)
-    assert (PODNet().spatial, PODNet().flat) == (8.0, 10.0)
-
-
-@pytest.mark.parametrize("count", [1, 3, 10])
-def test_few_images_are_their_own_centres(count: int) -> None:
-    """Unit features, repeated until there are ten."""
-    features = torch.randn(count, 4)
-    centres = cluster(features, 0)
-    expected = torch.stack([F.normalize(features, dim=1)[n % count] for n in range(10)])
-    torch.testing.assert_close(centres, expected)
-
-
-def test_centres_are_means_of_what_is_nearest() -> None:
-    """Of unit features, not made unit again; ten of them; the same for the same seed."""
-    features = torch.randn(80, 4)
-    centres = cluster(features, 5)
-    assert centres.shape == (10, 4)
-    rows = F.normalize(features, dim=1)
-    nearest = torch.cdist(rows, centres).argmin(1)
-    for number in range(10):
-        torch.testing.assert_close(centres[number], rows[nearest == number].mean(0))
-    assert torch.equal(centres, cluster(features, 5))
-    assert (centres.norm(dim=1) < 1).any()
-
-
-def test_centres_do_not_depend_on_threads() -> None:
-    """Bit for bit, for a class as large as ImageNet's."""
-    limits = pytest.importorskip("threadpoolctl").threadpool_limits
-    features = torch.randn(1300, 64).abs()
-    centres = []
-    for threads in (1, 2):
-        with limits(threads):
-            centres.append(cluster(features, 0))
-    assert torch.equal(*centres)
-
-
-def test_new_proxies_are_centres_as_long_as_old_proxies() -> None:
-    """Centres of each new class times the mean length of the old proxies."""
-    net = tiny("pod", LSC)
-    net.head.grow(2)
-    assert isinstance(net.head, LSC)
-    old, length = net.head.rows.detach().clone(), net.head.mean_norm().item()
-    features, fresh = torch.randn(5, 16), examples([3, 2, 3, 2, 2])
-    now = lesson(new=2, model=net, fresh=fresh, features=lambda _: features)
-    PODNet().start_phase(now)
-    for place, label in enumerate((2, 3)):
-        own = F.normalize(features[torch.tensor(fresh.labels) == label], dim=1)
-        torch.testing.assert_close(net.head.new[place, : len(own)], length * own)
-    assert torch.equal(net.head.old, old)
-
-
-@pytest.mark.parametrize("norm", ["train", "eval"])
-def test_podnet_finetunes_all_proxies_and_nothing_else(norm: Any) -> None:
-    """Old ones too; batch statistics drift where batch norms train; stored afterwards."""
-    net, teacher = after_a_phase("pod", LSC)
-    before, order = copy.deepcopy(net.state_dict()), list[int]()
-    seen: list[TrainSettings] = []
-    now = lesson(
-        model=net, teacher=teacher, fit=training(net, seen), memory=examples([0, 0, 0, 1, 1]),
-        preview=lambda: examples([2, 2, 2, 2]), store=lambda: order.append(len(seen)),
-    )  # fmt: skip
-    method = PODNet(finetune_epochs=2, finetune_norm=norm)
-    now.loss = lambda x, y: method.loss(net, teacher, x, y)
-    method.end_phase(now)
-    changed = {n for n, value in net.state_dict().items() if not torch.equal(value, before[n])}
-    assert {n for n in changed if "running" not in n and "num_batches" not in n} == {
-        "head.old", "head.new",
-    }  # fmt: skip
-    assert any("running_mean" in n for n in changed) == (norm == "train")
-    assert not cast(Split, net.head).old.requires_grad
-    assert order == [1]
-    assert seen == [replace(now.training, epochs=2, lr=0.01, milestones=())]
-
-
-def test_podnet_finetunes_neither_at_first_nor_for_no_epochs() -> None:
-    """It only stores."""
-    net, teacher = after_a_phase("pod", LSC)
-    stored: list[int] = []
-    for method, old in ((PODNet(), None), (PODNet(finetune_epochs=0), teacher)):
-        now = lesson(model=net, teacher=old, store=lambda: stored.append(1))
-        method.end_phase(now)
-    assert stored == [1, 1]
 
 
 # The two ends

@@ -51,11 +51,7 @@ from tests.conftest import jpeg, pixels
 MODES = pytest.mark.parametrize("pixels_by", ["prototype", "bilevel"])
 
 
-@pytest.fixture(autouse=True)
-def quick(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two channels, one thread: the embedder wants two."""
-    monkeypatch.setattr(mrdc.prepare, "WIDTHS", {"resnet18-narrow": 2})
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def photo(name: str, seed: int, height: int = 8, width: int = 8) -> Photo:

@@ -16,7 +16,6 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from torch import Tensor
 
-import mrdc.prepare
 from mrdc.data.images import ImageSet
 from mrdc.data.protocol import Stream
 from mrdc.feed import Examples, from_memory
@@ -40,11 +39,7 @@ FEATURES = st.tuples(st.integers(1, 12), st.integers(1, 4)).flatmap(
 )
 
 
-@pytest.fixture(autouse=True)
-def quick(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two channels, one thread: the embedder wants two."""
-    monkeypatch.setattr(mrdc.prepare, "WIDTHS", {"resnet18-narrow": 2})
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 # Vertices
