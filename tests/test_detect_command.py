@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mrdc.detection.phases
 from mrdc.cli import main
@@ -13,6 +14,7 @@ from mrdc.experiment.detect import check_detect
 from mrdc.experiment.presets import SCENE_PRESETS, SCENE_RECIPES, SODA10M
 from mrdc.memory import ReplayMemory
 from mrdc.settings import DetectSettings
+from tests.conftest import jpeg
 from tests.test_detection import tiny
 
 FEW = (
@@ -105,6 +107,63 @@ def test_mistakes_get_one_line(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2, and no folder."""
+    assert run("unbiased-teacher-mrdc", tmp_path / "run", *more) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def coco(folder: Path, images: int = 14) -> Path:
+    """A data set of small photos with a box each."""
+    (folder / "images").mkdir(parents=True)
+    for split, numbers in (("train", range(images)), ("val", range(100, 103))):
+        places = [{"id": n, "file_name": f"{n}.jpg", "width": 32, "height": 24} for n in numbers]
+        boxes = [
+            {
+                "id": n,
+                "image_id": n,
+                "category_id": 1,
+                "bbox": [4, 4, 9, 9],
+                "iscrowd": 0,
+                "area": 81,
+            }
+            for n in numbers
+        ]
+        for n in numbers:
+            (folder / "images" / f"{n}.jpg").write_bytes(jpeg(n))
+        whole = {"images": places, "annotations": boxes, "categories": [{"id": 1, "name": "x"}]}
+        (folder / f"{split}.json").write_text(json.dumps(whole))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["5.jpg", "101.jpg"])
+def test_a_damaged_image_is_found_before_any_work(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the training images or of the test images, though its header can be read."""
+    data = coco(tmp_path / "data")
+    damaged = data / "images" / name
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    more = ["--data", str(data), "--labelled", "4", "--unlabelled", "3"]
+    assert run("unbiased-teacher-mrdc", tmp_path / "run", *more) == 2
+    assert name in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "detector", "message"),
+    [
+        ({"conv1.weight": torch.zeros(1)}, "r18", "no bn1.weight in it, so not of resnet18"),
+        (torch.zeros(3), "r50", "not a state dict (no tensors by name)"),
+        (None, "r18", "not a state dict (no tensors by name)"),
+        ({}, "lite0", "lite0 has its own"),
+    ],
+)
+def test_wrong_weights_leave_no_folder(
+    content: Any, detector: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that the right ones can be given in the same place."""
+    torch.save(content, tmp_path / "some.pth")
+    more = ["--detector", detector, "--weights", str(tmp_path / "some.pth")]
     assert run("unbiased-teacher-mrdc", tmp_path / "run", *more) == 2
     said = capsys.readouterr().err.strip()
     assert message in said and len(said.splitlines()) == 1

@@ -28,6 +28,7 @@ from mrdc.data.shapes import scene, shapes_splits
 from mrdc.detection.album import Album
 from mrdc.detection.augment import erased, mirrored, strong, weak
 from mrdc.detection.detectors import (
+    Detector,
     FocalHeads,
     LiteBody,
     build_detector,
@@ -53,12 +54,20 @@ from mrdc.detection.learners import (
     flipped,
     losses,
 )
-from mrdc.detection.phases import SceneFeed, SceneRun, make_learner, run_scenes, sampled
+from mrdc.detection.phases import (
+    NEARLY_SINGULAR,
+    SceneFeed,
+    SceneRun,
+    make_learner,
+    run_scenes,
+    sampled,
+)
 from mrdc.detection.stream import SceneStream, make_scenes
-from mrdc.errors import DataError, UsageError
+from mrdc.errors import CheckpointError, DataError, UsageError
 from mrdc.image import Photo
 from mrdc.keeping import Keeper, Partial, Saved
 from mrdc.memory import ReplayMemory
+from mrdc.nn.checkpoint import Checkpoint
 from mrdc.settings import DetectSettings, MemorySettings, StepSettings
 
 CPU = torch.device("cpu")
@@ -308,6 +317,14 @@ def test_weak_views_are_mirrored_half_of_the_time() -> None:
     assert all(torch.equal(flipped(shot).boxes[:, 4], shot.boxes[:, 4]) for _ in range(5))
 
 
+@pytest.mark.parametrize("side", [1, 4, 5])
+def test_the_smallest_images_have_strong_views(side: int) -> None:
+    """The blur reaches four pixels; what is no larger is not blurred."""
+    for seed in range(8):
+        torch.manual_seed(seed)
+        assert strong(torch.rand(3, side, 30)).shape == (3, side, 30)
+
+
 def test_strong_views_stay_images() -> None:
     """Same size, within 0 and 1, and not the same."""
     image = shots(1)[0].image
@@ -361,6 +378,19 @@ def test_weights_of_a_backbone_freeze_its_norms_and_first_stage(tmp_path: Any) -
         build_detector("r50", 2, short=64, long=64, weights=tmp_path / "r34.pth")
     with pytest.raises(UsageError, match="lite0 has its own"):
         build_detector("lite0", 2, short=64, long=64, weights=tmp_path / "r18.pth")
+
+
+@pytest.mark.parametrize("name", ["r18", "lite0"])
+def test_regions_are_pooled_alike_whatever_was_seen_first(name: Detector) -> None:
+    """Torchvision guesses the strides from the first images, wrongly where much is padded."""
+    model = build_detector(name, 2, short=40, long=64, pretrained=False).eval()
+    pool = model.roi_heads.box_roi_pool
+    before = list(pool.scales)
+    maps = model.backbone(torch.rand(1, 3, 64, 64))
+    assert [64 * scale for scale in before] == [len(maps[k][0, 0]) for k in ("0", "1", "2", "3")]
+    with torch.no_grad():
+        model([torch.rand(3, 40, 64)])
+    assert pool.scales == before and (pool.map_levels.k_min, pool.map_levels.k_max) == (2, 5)
 
 
 def test_folded_norms_change_neither_maps_nor_gradients() -> None:
@@ -522,9 +552,11 @@ def task(steps: int = 10, count: int = 4) -> Task:
 
 
 def stepped(learner: Supervised, model: FasterRCNN, step: int, **given_: Any) -> Tensor:
+    """The loss of a step that draws the first two of the pool, or none."""
+    places = list(learner.pool(model, step))[:2]
+    images = given_.get("unknown", [shot.image for shot in shots(2)])
     torch.manual_seed(11)
-    images = [shot.image for shot in shots(2)]
-    return learner.loss(model, step, shots(), [0, 1], given_.get("unknown", images))
+    return learner.loss(model, step, shots(), places, images[: len(places)])
 
 
 def test_a_perfect_labeller_teaches_what_labels_would() -> None:
@@ -633,6 +665,16 @@ def test_regression_parts_get_no_gradient_from_guesses() -> None:
     (found["loss_classifier"] + found["loss_objectness"]).backward()  # type: ignore[no-untyped-call]
     moves = model.roi_heads.box_predictor.bbox_pred.weight
     assert moves.grad is None or not moves.grad.any()
+
+
+def test_there_is_always_a_teacher_in_the_end() -> None:
+    """Also where burning in, rounded, takes all steps of a phase."""
+    for steps in (1, 4):
+        model = tiny().train()
+        learner = UnbiasedTeacher(burn_in=0.9)
+        learner.start_phase(model, task(steps))
+        stepped(learner, model, steps - 1)
+        assert learner.answers(model) is learner.teacher and len(learner.labels()) == 4
 
 
 def test_labels_travel_through_a_checkpoint() -> None:
@@ -808,7 +850,8 @@ def test_the_feed_depends_on_the_step_alone() -> None:
     """A chunk drawn by itself is that of the whole row."""
     found = scenes(range(5))
     clock = Clock()
-    feed = SceneFeed(Album(found.photos, CPU, 1), found.boxes, None, SMALL, clock)
+    album = Album(found.photos, CPU, 1)
+    feed = SceneFeed(album, found.boxes, album, lambda step: (), SMALL, clock)
     parts = [list(feed.epoch(3, 7, chunk)) for chunk in range(6)]
     assert [step for part in parts for _, _, step, _, _ in part] == list(range(6))
     assert clock.seconds.keys() == {"decode"}  # waiting for images is no training
@@ -816,6 +859,59 @@ def test_the_feed_depends_on_the_step_alone() -> None:
     assert torch.equal(again[1], parts[4][0][1]) and len(feed) == 3
     for shot, place in zip(again[0], again[1].tolist(), strict=True):
         assert np.array_equal(shot.boxes.numpy(), found.boxes[place])
+
+
+def test_unlabelled_images_are_drawn_from_the_pool_of_the_moment() -> None:
+    """None at first, then full batches of those in it, again and again."""
+    found = scenes(range(5))
+    album = Album(found.photos, CPU, 1)
+
+    def pool(step: int) -> tuple[int, ...]:
+        return () if step < 2 else (1, 3)
+
+    feed = SceneFeed(album, found.boxes, album, pool, SMALL, Clock())
+    steps = [step for chunk in range(6) for step in feed.epoch(3, 7, chunk)]
+    size = SMALL.train.unlabelled_batch
+    assert size > 0 and [len(places) for *_, places in steps] == [0, 0, *[size] * 4]
+    assert {place for *_, places in steps for place in places} == {1, 3}
+    for *_, images, places in steps:
+        for image, place in zip(images, places, strict=True):
+            assert torch.equal(image, next(album.groups([[place]]))[0])
+
+
+@pytest.mark.usefixtures("tiny_detectors")
+def test_duplicates_that_are_not_stored_make_no_eigenvalue_small() -> None:
+    """The eigenvalue is that of what is stored."""
+    memory = replace(SMALL.memory, budget="6/phase")
+    given_ = small("supervised", phases=1, memory=memory)
+    made = stream(given_)
+    first, *others = made.train.photos
+    copies = [Photo(photo.id, first.load) for photo in others[:4]]
+    train = replace(made.train, photos=(first, *copies, *others[4:]))
+    (result,) = run_scenes(given_, replace(made, train=train, labelled=(tuple(range(6)),)))
+    assert result["memory"]["items"] == 2
+    assert result["report"]["smallest_eigenvalue"] > NEARLY_SINGULAR
+
+
+@pytest.mark.usefixtures("tiny_detectors")
+def test_candidates_pay_for_boxes_where_the_file_is_bounded() -> None:
+    """A budget in bytes is for all of the file; what is chosen is what is stored."""
+    memory = replace(SMALL.memory, budget="20000", quality="original")
+    given_ = small("supervised", phases=1, memory=memory)
+    many = np.tile(np.array([[1, 1, 9, 9, 0]], np.float32), (300, 1))
+    made = stream(given_)
+    train = replace(made.train, boxes=tuple(many for _ in made.train.boxes))
+    (result,) = run_scenes(given_, replace(made, train=train))
+    assert result["candidates"][0]["quantity"] == result["memory"]["items"] < 6
+
+
+@pytest.mark.usefixtures("tiny_detectors")
+def test_a_detector_of_another_version_is_refused() -> None:
+    """In one line, not with the names of all its parts."""
+    run = SceneRun(SMALL, stream(), Keeper())
+    state = {f"old.{name}": value for name, value in run.model.state_dict().items()}
+    with pytest.raises(CheckpointError, match="go on with the version that began it"):
+        run._take(Checkpoint(None, {"model": state}, {}))
 
 
 def test_shapes_are_the_same_every_time() -> None:

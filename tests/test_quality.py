@@ -11,6 +11,7 @@ from mrdc.errors import UsageError, VolumeError
 from mrdc.quality import (
     Candidate,
     choose_quality,
+    from_log,
     gram,
     judge,
     log_normaliser,
@@ -272,3 +273,11 @@ def test_no_feasible_candidate_is_an_error_that_says_what_to_add() -> None:
     """Only possible without `original`."""
     with pytest.raises(UsageError, match="add the codec 'original'"):
         choose_quality(PAPER[4:])
+
+
+def test_ratios_beyond_all_floats_are_cut_off() -> None:
+    """Very many near-duplicates; the verdict is the same."""
+    judged = judge([Candidate("jpeg", 10, 5, 5, 1e4, {}), Candidate("jpeg", 90, 5, 5, -1e4, {})])
+    assert judged[0].volume_ratio > 1e300 and judged[1].volume_ratio == 0
+    assert not any(candidate.feasible for candidate in judged)
+    assert math.isnan(from_log(math.nan)) and from_log(0.0) == 1

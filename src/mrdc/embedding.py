@@ -128,6 +128,8 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
     except Exception as error:  # both loaders raise many kinds
         why = str(error).splitlines()[0][:80]
         raise UsageError(f"--weights {path}: not a state dict ({why})") from None
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise UsageError(f"--weights {path}: not a state dict (no tensors by name)")
     return state, digest
 
 

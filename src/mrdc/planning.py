@@ -23,6 +23,7 @@ from mrdc.quality import (
     Candidate,
     PhaseRatio,
     choose_quality,
+    from_log,
     judge,
     log_partition_ratio,
     log_subset_probability,
@@ -303,5 +304,5 @@ def _exact(
                 )
             )
     log_z, before, after = np.mean(values, axis=0).tolist() if values else (math.nan,) * 3
-    l2 = abs(math.exp(2 * ratio.log + log_z) - 1)
+    l2 = abs(from_log(2 * ratio.log + log_z) - 1)
     return {"log_z": log_z, "log_p_original": before, "log_p_compressed": after, "l2": l2}

@@ -22,6 +22,7 @@ Rule = Literal["contiguous", "paper"]
 Volume = Literal["gram", "ridge"]
 
 SINGULAR = 1e-10  # an eigenvalue below this cannot be told from fp32 rounding of features
+LARGEST_LOG = 700.0  # of a float, with some room
 RIDGE = 0.1  # lambda of the ridge volume
 
 
@@ -57,9 +58,14 @@ def log_volume(features: Tensor, volume: Volume = "gram") -> float:
     return 0.5 * float(eigenvalues.log().sum())
 
 
+def from_log(log: float) -> float:
+    """A ratio from its logarithm; one beyond all floats is cut off at a very large one."""
+    return math.exp(min(log, LARGEST_LOG))
+
+
 def volume_ratio(original: Tensor, compressed: Tensor, volume: Volume = "gram") -> float:
     """R_q of one set: features (n, d) of images before and after compression."""
-    return math.exp(log_volume(compressed, volume) - log_volume(original, volume))
+    return from_log(log_volume(compressed, volume) - log_volume(original, volume))
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class PhaseRatio:
     @property
     def value(self) -> float:
         """R_q: the geometric mean of the classes' ratios."""
-        return math.exp(self.log)
+        return from_log(self.log)
 
 
 def phase_ratio(
@@ -175,7 +181,7 @@ class Candidate:
     @property
     def volume_ratio(self) -> float:
         """R_q."""
-        return math.exp(self.log_volume_ratio)
+        return from_log(self.log_volume_ratio)
 
     def __str__(self) -> str:
         return self.codec if self.quality is None else f"{self.codec} {self.quality}"

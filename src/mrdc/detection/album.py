@@ -10,6 +10,8 @@ from mrdc.image import Photo, decode
 from mrdc.threads import ordered, workers
 from mrdc.views import tensor
 
+ALBUMS = 3  # that a phase has: labelled, unlabelled and test images
+
 
 class Album:
     """Photos by place, as floats (3, h, w) of 0 to 1 on a device."""
@@ -17,7 +19,7 @@ class Album:
     def __init__(self, photos: Sequence[Photo], device: torch.device, threads: int | None = None):
         self.photos, self.device, self.threads = photos, device, threads
         self._kept: dict[int, Tensor] = {}  # uint8, on the device
-        self._room = SHARE * free_memory(device)
+        self._room = SHARE / ALBUMS * free_memory(device)
 
     def __len__(self) -> int:
         return len(self.photos)

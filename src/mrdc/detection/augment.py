@@ -12,12 +12,12 @@ from torchvision.transforms import v2
 
 ERASINGS = ((0.7, (0.05, 0.2), (0.3, 3.3)), (0.5, (0.02, 0.2), (0.1, 6.0)),
             (0.3, (0.02, 0.2), (0.05, 8.0)))  # fmt: skip
-PHOTOMETRIC: Callable[[Tensor], Tensor] = v2.Compose(
-    [
-        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
-        v2.RandomGrayscale(0.2),
-        v2.RandomApply([v2.GaussianBlur(9, (0.1, 2.0))], p=0.5),
-    ]
+COLOURS: Callable[[Tensor], Tensor] = v2.Compose(
+    [v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8), v2.RandomGrayscale(0.2)]
+)
+REACH = 4  # of the blur, which an image must be larger than
+BLUR: Callable[[Tensor], Tensor] = v2.RandomApply(
+    [v2.GaussianBlur(2 * REACH + 1, (0.1, 2.0))], p=0.5
 )
 
 
@@ -35,7 +35,9 @@ def weak(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
 
 def strong(image: Tensor) -> Tensor:
     """Other colours, blurred, with holes; nothing moves, so boxes stay."""
-    image = PHOTOMETRIC(image)
+    image = COLOURS(image)
+    if min(image.shape[1:]) > REACH:
+        image = BLUR(image)
     for chance, area, ratio in ERASINGS:
         if torch.rand(()) < chance:
             image = erased(image, area, ratio)

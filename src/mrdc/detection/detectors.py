@@ -24,6 +24,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.roi_heads import RoIHeads, fastrcnn_loss
 from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
+from torchvision.ops.poolers import initLevelMapper
 
 from mrdc.embedding import load_state
 from mrdc.errors import UsageError
@@ -33,7 +34,8 @@ Detector = Literal["r50", "r18", "lite0"]
 RESNETS = {"r50": "resnet50", "r18": "resnet18"}
 SCALES = (0.8, 0.9, 1.0)  # of the short side in training; the last one in evaluation
 WIDTH = 128  # of the pyramid on lite0
-ENDS = (1, 2, 4, 6)  # stages of lite0 after which the image is 1/4, 1/8, 1/16 and 1/32
+STRIDES = (4, 8, 16, 32)  # of the maps that regions are pooled from
+ENDS = (1, 2, 4, 6)  # stages of lite0 that end with these
 
 
 def focal(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
@@ -180,6 +182,9 @@ def build_detector(
     )
     model.roi_heads.__class__ = FocalHeads  # the same parts, another loss
     model.roi_heads.gamma = gamma
+    pool = model.roi_heads.box_roi_pool  # would guess these from the first images that it sees
+    pool.scales = [1 / stride for stride in STRIDES]
+    pool.map_levels = initLevelMapper(*(round(math.log2(s)) for s in (STRIDES[0], STRIDES[-1])))
     return model.to(memory_format=torch.channels_last)
 
 
@@ -217,7 +222,8 @@ def _resnet(name: str, weights: Path | None) -> nn.Module:
     try:
         body.load_state_dict({key: state[key] for key in wanted})
     except RuntimeError as error:
-        raise UsageError(f"--weights {weights}: not of {name} ({error})") from None
+        why = str(error).splitlines()[1].strip()
+        raise UsageError(f"--weights {weights}: not of {name} ({why})") from None
     fold_norms(body)
     return backbone
 

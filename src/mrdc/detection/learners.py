@@ -78,6 +78,10 @@ class Supervised:
     def start_phase(self, model: FasterRCNN, task: Task) -> None:
         """Get ready."""
 
+    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
+        """Places of the unlabelled images to draw from, from this step on."""
+        return ()
+
     def loss(
         self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
         unknown: Sequence[Tensor],
@@ -120,19 +124,22 @@ class PseudoLabels(Supervised):
         self.labels_ = None
         self.first = round(self.burn_in * task.steps)
 
+    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
+        """None at first; then those that got labels."""
+        if step < self.first:
+            return ()
+        if self.labels_ is None:
+            self._label(model)
+        places = range(len(self.task.unlabelled))
+        return places if self.keep_empty else [p for p in places if len(self._of(p))]
+
     def loss(
         self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
         unknown: Sequence[Tensor],
     ) -> Tensor:  # fmt: skip
-        shots = list(known)
-        if step >= self.first:
-            if self.labels_ is None:
-                self._label(model)
-            for place, image in zip(places, unknown, strict=True):
-                boxes = self._of(place)
-                if len(boxes) or self.keep_empty:
-                    shots.append(Shot(image, boxes.to(image.device)))
-        return total(losses(model, [flipped(shot) for shot in shots]))
+        pairs = zip(unknown, places, strict=True)
+        guessed = [Shot(image, self._of(place).to(image.device)) for image, place in pairs]
+        return total(losses(model, [flipped(shot) for shot in [*known, *guessed]]))
 
     def _label(self, model: FasterRCNN) -> None:
         rows = [torch.zeros(0, 6)]
@@ -184,10 +191,13 @@ class UnbiasedTeacher(Supervised):
     def start_phase(self, model: FasterRCNN, task: Task) -> None:
         self.model, self.task = model, task
         self.teacher: FasterRCNN | None = None
-        self.first = round(self.burn_in * task.steps)
+        self.first = min(round(self.burn_in * task.steps), task.steps - 1)
         self.rate = averaging_rate(task.steps - self.first)
         self.counts = [0, 0]  # labels, and images they are of
         self.silent = 0  # steps in a row without a label
+
+    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
+        return range(len(self.task.unlabelled))
 
     def loss(
         self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],

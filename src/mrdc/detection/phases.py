@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from mrdc.detection.evaluate import average_precision, detect, label_quality
 from mrdc.detection.learners import LEARNERS, PseudoLabels, Shot, Supervised, Task, UnbiasedTeacher
 from mrdc.detection.stream import SceneStream
 from mrdc.embedding import Embedder, exact
-from mrdc.errors import TrainingError
+from mrdc.errors import CheckpointError, TrainingError
 from mrdc.exemplars import Exemplars, memory_json
 from mrdc.feed import from_memory
 from mrdc.image import Photo
@@ -65,15 +65,17 @@ def make_learner(settings: DetectSettings) -> Supervised:
 
 @dataclass
 class SceneFeed:
-    """Batches of a phase, chunk by chunk; which images a step sees depends on its number alone.
+    """Batches of a phase, chunk by chunk; a step's labelled ones depend on its number alone.
 
     Attributes:
         boxes: of the labelled images, with labels.
+        pool: places of the unlabelled images to draw from, at the first step of a chunk.
     """
 
     labelled: Album
     boxes: Sequence[Boxes]
-    unlabelled: Album | None
+    unlabelled: Album
+    pool: Callable[[int], Sequence[int]]
     settings: DetectSettings
     clock: Clock
     images: int = 0  # labelled ones of the last chunk
@@ -87,13 +89,12 @@ class SceneFeed:
         steps = range(epoch * total // parts, (epoch + 1) * total // parts)
         known = [sampled(len(self.labelled), batch_size, step, seed) for step in steps]
         self.images = sum(map(len, known))
+        pool, count = self.pool(steps.start), self.settings.train.unlabelled_batch
         unknown: list[list[int]] = [[] for _ in steps]
-        photos: Iterator[list[Tensor]] = iter([[] for _ in steps])
-        if self.unlabelled is not None:
-            count = self.settings.train.unlabelled_batch
-            unknown = [sampled(len(self.unlabelled), count, step, seed + 1) for step in steps]
-            photos = self.unlabelled.groups(unknown)
-        scenes = self.labelled.groups(known)
+        if pool:
+            drawn = (sampled(len(pool), count, step, seed + 1) for step in steps)
+            unknown = [[pool[place] for place in places] for places in drawn]
+        photos, scenes = self.unlabelled.groups(unknown), self.labelled.groups(known)
         for step, places, images, others, more in zip(
             steps, known, self._timed(scenes), unknown, self._timed(photos), strict=True
         ):
@@ -165,11 +166,25 @@ class SceneRun:
         saved = self.keeper.load()
         if saved is None:
             return 0
-        self.model.load_state_dict(saved.checkpoint.tensors["model"])
+        self._take(saved.checkpoint)
         self.results = saved.checkpoint.about["results"]
         if self.exemplars is not None and saved.memory is not None:
             self.exemplars.restore(saved.memory)
         return saved.phase + 1
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        """The detector of a checkpoint.
+
+        Raises:
+            CheckpointError: of another version of mrdc.
+        """
+        try:
+            self.model.load_state_dict(checkpoint.tensors["model"])
+        except RuntimeError:
+            raise CheckpointError(
+                "the detector in this folder is not as this version of mrdc builds it: go on "
+                "with the version that began it, or name another --out"
+            ) from None
 
     def learn(self, phase: int) -> None:
         """Train, store, evaluate, and keep what came of it."""
@@ -208,11 +223,13 @@ class SceneRun:
             photos += held
             boxes += [self.memory.boxes[photo.id] for photo in held]
         threads = self.settings.threads
-        unlabelled = None
-        if self.learner.wants_unlabelled:
-            unlabelled = Album(self.stream.unlabelled[phase], self.device, threads)
         labelled = Album(photos, self.device, threads)
-        return SceneFeed(labelled, boxes, unlabelled, self.settings, self.clock)
+        unlabelled = Album(self.stream.unlabelled[phase], self.device, threads)
+
+        def pool(step: int) -> Sequence[int]:
+            return self.learner.pool(self.model, step)
+
+        return SceneFeed(labelled, boxes, unlabelled, pool, self.settings, self.clock)
 
     # Training
 
@@ -220,12 +237,12 @@ class SceneRun:
         settings, train = self.settings, self.settings.train
         self.learner.start_phase(
             self.model,
-            Task(feed.unlabelled or Album([], self.device), train.steps, train.batch_size),
+            Task(feed.unlabelled, train.steps, train.batch_size),
         )
         partial = self.keeper.load_partial(self.phase)
         resume = None
         if partial is not None:
-            self.model.load_state_dict(partial.checkpoint.tensors["model"])
+            self._take(partial.checkpoint)
             self.learner.load_state(partial.checkpoint.tensors.get("learner", {}))
             resume = Stop(partial.epoch, partial.momentum)
             self.elapsed = partial.checkpoint.about["elapsed"]
@@ -345,6 +362,7 @@ def embedder(model: FasterRCNN, device: torch.device) -> Embedder:
 
 def smallest_eigenvalue(exemplars: Exemplars, phase: int) -> float:
     """Of the Gram matrix of the originals of what a phase stored, unit rows."""
-    count = len(exemplars.memory.sources(phase))
-    rows = F.normalize(exemplars.features[0][exemplars.ranked[0][:count]].double(), dim=1)
+    places = {photo.id: place for place, photo in enumerate(exemplars.stream.train.photos[phase])}
+    stored = [places[name] for name in exemplars.memory.sources(phase)]
+    rows = F.normalize(exemplars.features[0][stored].double(), dim=1)
     return float(torch.linalg.eigvalsh(rows @ rows.T)[0])

@@ -51,7 +51,8 @@ class SceneStream:
         photos = tuple(list(part.photos) for part in scenes)
         sizes = tuple(list(part.sizes) for part in scenes)
         empty = ImageSet(names, tuple([] for _ in names), tuple([] for _ in names))
-        return Stream(ImageSet(names, photos, sizes), empty, (1,) * len(names))
+        boxed = self.seen(len(self.labelled) - 1)
+        return Stream(ImageSet(names, photos, sizes, scenes=boxed), empty, (1,) * len(names))
 
     def fingerprint(self) -> str:
         """SHA-256 of names, bytes and boxes, phase by phase."""

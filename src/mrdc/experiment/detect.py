@@ -4,8 +4,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mrdc.data.coco import SceneSplits, check_sides, open_scenes
+from mrdc.data.coco import check_sides, open_scenes
 from mrdc.data.shapes import shapes_splits
+from mrdc.detection.detectors import build_detector
 from mrdc.detection.evaluate import NEEDS
 from mrdc.detection.phases import make_learner, run_scenes
 from mrdc.detection.stream import SceneStream, make_scenes
@@ -39,7 +40,7 @@ def detect(
     """
     name = name or settings.method
     check_detect(settings)
-    splits, stream = open_stream(settings)
+    stream = open_stream(settings)
     path = settings.out or Path("runs") / folder_name(settings, name)
     decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
 
@@ -48,9 +49,14 @@ def detect(
             Exemplars(settings, stream.as_classes(), lambda ids, ranking, label: ranking).check()
         for scenes in (stream.train, stream.test):
             check_sides(scenes, settings.threads)
-        if splits.unlabelled is not None:
-            drawn = [photo for photos in stream.unlabelled for photo in photos]
-            check_readable(drawn, settings.threads)
+        drawn = [photo for photos in stream.unlabelled for photo in photos]
+        known = stream.seen(settings.phases - 1).photos
+        check_readable([*known, *stream.test.photos, *drawn], settings.threads)
+        if settings.weights is not None:
+            build_detector(
+                settings.detector, 1, short=settings.short, long=settings.long,
+                weights=settings.weights,
+            )  # fmt: skip
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_scenes(settings, stream, keeper)
@@ -65,18 +71,17 @@ def built_in(data: str) -> bool:
     return data == "shapes" and not Path(data).exists()
 
 
-def open_stream(settings: DetectSettings) -> tuple[SceneSplits, SceneStream]:
-    """The scenes of a run, and the phases that they arrive in.
+def open_stream(settings: DetectSettings) -> SceneStream:
+    """The scenes of a run, in phases.
 
     Raises:
         MrdcError: data that cannot be used, or too little for these phases.
     """
     made = built_in(settings.data)
     splits = shapes_splits() if made else open_scenes(Path(settings.data))
-    stream = make_scenes(
+    return make_scenes(
         splits, settings.phases, settings.labelled, settings.unlabelled, settings.seed
     )
-    return splits, stream
 
 
 def summary(settings: DetectSettings, phases: list[dict[str, Any]]) -> dict[str, Any]:

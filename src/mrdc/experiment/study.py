@@ -249,5 +249,5 @@ def finished_cells(made: Sequence[Cell]) -> Iterator[tuple[Path, Json]]:
 def fingerprint(settings: AnySettings) -> str:
     """Of the images of a run and their phases, as its folder keeps it."""
     if isinstance(settings, DetectSettings):
-        return detect.open_stream(settings)[1].fingerprint()[:16]
+        return detect.open_stream(settings).fingerprint()[:16]
     return run.open_stream(settings)[1].fingerprint()[:16]

@@ -1,6 +1,7 @@
 """What a run comes to, of classes or of scenes: fields that every result has."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def mean_choice(memory: MemorySettings, ratios: list[dict[str, Any]]) -> int | str | None:
     """The quality that R_q averaged over the phases would choose; None without candidates."""
     candidates = [
-        Candidate(row["codec"], row["quality"], sum(row["quantity"]), 0, math.log(row["mean"]), {})
+        Candidate(row["codec"], row["quality"], sum(row["quantity"]), 0, log(row["mean"]), {})
         for row in ratios
         if row["mean"] is not None
     ]
@@ -73,3 +74,8 @@ def mean_choice(memory: MemorySettings, ratios: list[dict[str, Any]]) -> int | s
         return None
     chosen = choose_quality(candidates, memory.rule, memory.epsilon)
     return ORIGINAL if chosen.quality is None else chosen.quality
+
+
+def log(ratio: float) -> float:
+    """Of a ratio that may be too small for a float."""
+    return math.log(max(ratio, sys.float_info.min))
