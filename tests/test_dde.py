@@ -550,12 +550,12 @@ def test_a_learned_removal_sees_scaled_answers_of_balanced_exemplars(head: type[
     with patch.object(mrdc.methods.dde, "fit_mix", return_value=given) as called:
         method.end_phase(now)
     seen = called.call_args.args
-    kept, directions = [0, 1, 3, 4, 5, 6], torch.stack([last, momentum])
+    kept, directions = [0, 1, 2, 3, 3, 4, 5, 6, 7], torch.stack([last, momentum])
     with torch.no_grad():
         along = net.head.scores(directions) + (2.0 if head is LSC else 0.0)
         torch.testing.assert_close(seen[0], 3 * net.head.scores(table[kept]))
     torch.testing.assert_close(seen[1], 3 * effects(table[kept], directions, along))
-    assert seen[2].tolist() == [0, 0, 1, 1, 2, 2]
+    assert seen[2].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert seen[3].tolist() == pytest.approx([1.0, 0.3])
     assert seen[4] == len("momentum effect")  # the seed of that name
     assert method.mix_ is given

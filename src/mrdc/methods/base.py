@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -221,11 +222,14 @@ def imprint(features: Tensor, labels: Tensor, first: int, count: int) -> Tensor:
 
 
 def balanced(examples: Examples) -> Examples:
-    """The same number of every class: as many as the smallest has, in their order."""
+    """The same number of every class: as many as a class has on average, in their order.
+
+    Bytes, not numbers, are shared among classes: one with fewer images shows some of them
+    again, one with more leaves its last ones out.
+    """
     places: dict[int, list[int]] = {}
     for place, label in enumerate(examples.labels):
         places.setdefault(label, []).append(place)
-    fewest = min(map(len, places.values()))
-    return examples.pick(
-        sorted(place for of_class in places.values() for place in of_class[:fewest])
-    )
+    count = round(len(examples) / len(places))
+    chosen = [np.resize(of_class, count) for of_class in places.values()]
+    return examples.pick(np.sort(np.concatenate(chosen)).tolist())
