@@ -232,10 +232,21 @@ def costs() -> str:
     return table(*rows)
 
 
+def zoom() -> str:
+    """Accuracy by how much of a test image is seen."""
+    rows: list[list[object]] = [["network", "classes", "side", "seen", "accuracy, %", "difference"]]
+    for r in read("zoom"):
+        more = "" if r["side"] == 256 else f"{r['more']:+.2f} +- {r['error']:.2f}"
+        rows.append([r["run"], r["classes"], r["side"], f"{r['seen']:.0f} %",
+                     f"{r['accuracy']:.2f}", more])  # fmt: skip
+    return table(*rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub256": lambda: compared("cub256"),
     "runs textures": lambda: compared("textures"),
     "grid": grid,
+    "zoom": zoom,
     "times": times,
     "steps": steps,
     "costs": costs,

@@ -7,14 +7,16 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from mrdc.cli import main
+from mrdc.cli import as_published, main
 from mrdc.detection import LEARNERS
+from mrdc.experiment.config import named
 from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIPES
 from mrdc.memory import ReplayMemory
 from mrdc.methods import METHODS
@@ -731,3 +733,42 @@ def test_a_strict_budget_without_room_leaves_no_folder(
     said_ = capsys.readouterr().err
     assert "are charged for further parameters of the network: raise it" in said_
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--quality", "50"], "--report shows a choice"),
+        (["--report", "nowhere/p.html"], "there is no folder nowhere"),
+        (["--report", "p.txt"], "must end in .html"),
+        (["-o", "same.html", "--report", "same.html"], "is the memory file; name another"),
+    ],
+)
+def test_a_page_that_cannot_be_is_refused_before_packing(
+    more: list[str], message: str, photos: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """No memory file stays behind."""
+    monkeypatch.chdir(tmp_path)
+    given_ = ["pack", str(photos), "--budget", "60kB", "-o", "a.mrdc", "--report", "p.html", *more]
+    assert main(given_) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} <= {"photos", "cache"}
+
+
+def test_plan_refuses_threads_before_any_image_is_read(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `pack` does."""
+    assert main(["plan", str(photos), "--budget", "60kB", "--threads", "-3"]) == 2
+    assert "--threads must be 1 or more, got -3" in capsys.readouterr().err
+
+
+def test_the_papers_number_is_for_the_papers_settings() -> None:
+    """Another seed and other data keep it; another budget or network does not."""
+    preset = named("cub-5-lucir-mrdc").preset.settings
+    assert as_published(replace(preset, data="elsewhere", seed=7, threads=3), preset)
+    assert not as_published(replace(preset, phases=1), preset)
+    assert not as_published(replace(preset, network="resnet18-narrow"), preset)
+    memory = replace(preset.memory, budget="2/class")
+    assert not as_published(replace(preset, memory=memory), preset)

@@ -17,6 +17,7 @@ from mrdc.codec import CODECS
 from mrdc.errors import BudgetError, ImageError, MemoryFileError, UsageError
 from mrdc.image import Photo
 from mrdc.memory import ReplayMemory
+from mrdc.store import MemoryFile
 from tests.conftest import jpeg, pixels
 
 FAST_CODECS = ["original", "jpeg", "jpeg-optimised", "png"]
@@ -412,6 +413,20 @@ def test_a_loaded_memory_goes_on(tmp_path: Path) -> None:
     assert memory.labels == [0, 1, 2, 9]
     assert memory.nbytes <= 1_600
     assert streams(pickle.loads(pickle.dumps(memory))) == streams(memory)
+
+
+def test_damaged_images_get_no_new_checksum(tmp_path: Path) -> None:
+    """A memory that was opened is not saved with them."""
+    path = tmp_path / "a.mrdc"
+    filled(images=4).save(path)
+    content = bytearray(path.read_bytes())
+    offsets = MemoryFile(path).arrays["offsets"]  # the payload is the end of the file
+    content[int(offsets[5] - offsets[-1]) - 3] ^= 1
+    path.write_bytes(content)
+    loaded = ReplayMemory.load(path)
+    with pytest.raises(MemoryFileError, match=r"image 1/0: its bytes do not match its checksum"):
+        loaded.save(tmp_path / "b.mrdc")
+    assert not (tmp_path / "b.mrdc").exists()
 
 
 def test_a_loaded_memory_pickles_without_its_payload(tmp_path: Path) -> None:

@@ -83,6 +83,40 @@ def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
     assert [group.label for group in grouped(found)] == ["lucir-mrdc, quality auto"]
 
 
+def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(tmp_path: Path) -> None:
+    """Others stand apart, and their labels tell why."""
+    for number, epochs in enumerate([1, 1, 4]):
+        made(tmp_path / "s" / str(number), seed=number, train={"epochs": epochs})
+    made(tmp_path / "s" / "3", memory={"select": "random_choice"}, train={"epochs": 1})
+    groups = grouped(find_runs([tmp_path / "s"]))
+    assert [(group.label, len(group.runs)) for group in groups] == [
+        ("lucir-mrdc, quality auto, train.epochs 1", 2),
+        ("lucir-mrdc, quality auto, train.epochs 4", 1),
+        ("lucir-mrdc, quality auto, random_choice", 1),
+    ]
+
+
+def test_data_of_one_name_in_two_places_are_two(tmp_path: Path) -> None:
+    """Their groups are told apart by where they lie."""
+    for number, place in enumerate(("/a/photos", "/b/photos")):
+        made(tmp_path / "s" / str(number), data=place)
+    labels = [group.label for group in grouped(find_runs([tmp_path / "s"]))]
+    assert [label.rpartition(", ")[2] for label in labels] == ["data /a/photos", "data /b/photos"]
+
+
+def test_a_run_is_counted_once_however_it_is_named(tmp_path: Path) -> None:
+    """By a link, too."""
+    run = made(tmp_path / "run")
+    (tmp_path / "link").symlink_to(run)
+    assert len(find_runs([run, tmp_path / "link", tmp_path / "run" / ".." / "run"])) == 1
+
+
+def test_names_with_dollars_are_no_formulas(tmp_path: Path) -> None:
+    """Neither a fault nor in italics."""
+    page = written([made(tmp_path / "run", name=r"a$\frac$b")], tmp_path)
+    assert r"a$\frac$b" in page
+
+
 @pytest.mark.parametrize(
     ("where", "message"), [("nowhere", "no such folder"), (".", "no run in it")]
 )

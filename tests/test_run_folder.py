@@ -516,6 +516,21 @@ def test_damaged_checkpoints_are_named(
     assert err.count("\n") == 1
 
 
+def test_a_damaged_memory_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Its images would be learned, and stored anew as if they were sound."""
+    keeper = RunFolder(tmp_path, {"a": 1}, {})
+    keeper.save(saved(0))
+    file = tmp_path / "memory-00.mrdc"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    try:
+        with pytest.raises(CheckpointError, match=r"memory-00\.mrdc: damaged \(image"):
+            keeper.load()
+    finally:
+        keeper.close()
+
+
 def test_one_thread_of_torch_changes_no_number_after_a_kill(
     short: list[str], tmp_path: Path
 ) -> None:

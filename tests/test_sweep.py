@@ -334,3 +334,13 @@ def test_a_file_can_be_swept(
     (tmp_path / "mine.toml").write_text('recipe = "lucir"\n')
     flags = ["--grid", "seed=0", "--out", str(tmp_path / "out")]
     assert main(["sweep", str(tmp_path / "mine.toml"), *command[2:], *flags]) == 0
+
+
+def test_axes_have_the_names_of_flags(tmp_path: Path) -> None:
+    """With hyphens, and `set`; where to write is none."""
+    axes = {"train.weight-decay": ["0", "0.1"], "set": ["margin=0.4"]}
+    made = cells("lucir", lambda recipe: named(recipe).preset.settings, axes, tmp_path)
+    assert [cell.settings.train.weight_decay for cell in made] == [0, 0.1]
+    assert all(cell.settings.options == ("margin=0.4",) for cell in made)
+    with pytest.raises(UsageError, match="--grid out: no axis"):
+        cells("lucir", lambda recipe: named(recipe).preset.settings, {"out": ["a", "b"]}, tmp_path)

@@ -45,13 +45,20 @@ def run(command: Command, console: Console) -> int:
     if isinstance(command, Plan):
         from mrdc.planning import plan
 
+        check_page(command.report)
         with bars(command.json) as progress:
             found = plan(command, progress=progress)
         page(found, command.report)
         answer(command.json, found.as_json(), lambda: show.plan(console, found))
     elif isinstance(command, Pack):
         from mrdc.packing import pack
+        from mrdc.survey import search_space
 
+        if command.report is not None and len(search_space(command)) < 2:
+            raise UsageError("--report shows a choice: allow more than one --quality or --codec")
+        if command.report is not None and command.report.resolve() == command.output.resolve():
+            raise UsageError(f"--report {command.report}: is the memory file; name another")
+        check_page(command.report)
         with bars(command.json) as progress:
             packed = pack(command, progress=progress)
         page(packed.plan, command.report)
@@ -128,14 +135,28 @@ def study(command: Study) -> dict[str, Any]:
     return found
 
 
+def as_published(settings: AnySettings, preset: AnySettings) -> bool:
+    """Whether nothing but the data, the seed, and where and how to run is otherwise."""
+    from mrdc.experiment.run import decisive_settings
+
+    ours, theirs = decisive_settings(settings), decisive_settings(preset)
+    return all(ours[name] == theirs[name] for name in theirs if name not in ("data", "seed"))
+
+
 def page(plan: Any, output: Path | None) -> None:
     """Write the page about a plan, where one is wanted."""
     if output is not None:
         from mrdc.report.plans import write_plan
 
-        if plan is None:
-            raise UsageError("--report shows a choice: allow more than one --quality or --codec")
         write_plan(plan, output)
+
+
+def check_page(output: Path | None) -> None:
+    """Refuse a page that could not be written, before the work that it shows."""
+    if output is not None:
+        from mrdc.report.page import check_output
+
+        check_output(output)
 
 
 def answer(as_json: bool, result: dict[str, Any], tell: Callable[[], None]) -> None:
@@ -255,7 +276,8 @@ def _experiment(verb: str, arguments: list[str], console: Console) -> int:
         label, _, preset = named(name)
         with Progress(command.json) as progress:
             settings = as_settings(command)
-            about: dict[str, Any] = {"name": label, "paper": preset.paper, "listener": progress}
+            paper = preset.paper if as_published(settings, preset.settings) else None
+            about: dict[str, Any] = {"name": label, "paper": paper, "listener": progress}
             if isinstance(settings, DetectSettings):
                 from mrdc.experiment.detect import detect
 

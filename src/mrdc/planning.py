@@ -99,7 +99,10 @@ class Plan:
         everything = chosen.quantity == self.images - chosen.duplicates
         count = f"all {chosen.quantity:,} images" if everything else f"{chosen.quantity:,} images"
         if chosen.codec == "original":
-            why = "they fit as they are" if everything else "nothing compressed passes"
+            why = "they fit as they are"
+            if not everything:
+                passes = any(c.feasible and c.codec != "original" for c in self.candidates)
+                why = "nothing that passes holds more" if passes else "nothing compressed passes"
             return f"Keep {count} as the original files: {why}."
         plain = next(c for c in self.candidates if c.codec == "original")
         gain = f" instead of {plain.quantity:,} originals" if plain.quantity else ""
@@ -140,6 +143,7 @@ def plan(
     Raises:
         MrdcError: settings or images that cannot be used.
     """
+    search_space(settings)  # refuse what cannot be before any image is read
     with survey(settings, progress, embedder, measuring=True) as seen:
         return search(seen)[0]
 

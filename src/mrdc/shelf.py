@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.codec.jpeg import join
-from mrdc.errors import UsageError
+from mrdc.errors import MemoryFileError, UsageError
 from mrdc.filling import Entry
 from mrdc.store import Boxes, Mapped, MemoryFile, join_names, split_names
 
@@ -38,6 +38,7 @@ class Shelf:
     quality: int | None
     encoder: str
     duplicates: int
+    first: int = 0  # place of the first image in the file that the payload is mapped from
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -80,6 +81,18 @@ class Shelf:
             sources=join_names(split_names(self.sources)[:count]),
         )
 
+    def digest(self, rank: int) -> bytes:
+        """SHA-256 of an image.
+
+        Raises:
+            MemoryFileError: it is another than the file says that the image comes from.
+        """
+        found = hashlib.sha256(self.stream(rank)).digest()
+        if isinstance(self.payload, Mapped) and self.payload.digest(self.first + rank) != found:
+            name = split_names(self.sources)[rank]
+            raise MemoryFileError(f"image {name}: its bytes do not match its checksum")
+        return found
+
 
 def in_ram(bodies: Iterable[bytes]) -> Tensor:
     """Bytes end to end in pages of their own: small blocks of malloc would leave gaps."""
@@ -100,10 +113,11 @@ def to_arrays(shelves: Mapping[int, Shelf]) -> tuple[dict[str, NDArray[Any]], li
     """Arrays of the memory file, all but the payload, and the tables they point to."""
     tables = list(dict.fromkeys(s.tables for s in shelves.values() if s.shared.any()))
     columns: dict[str, list[Any]] = {"sizes": [], "ranks": [], "tables": [], "kept": []}
-    digests, labels = [], []
+    digests: list[bytes] = []
+    labels: list[int] = []
     for label, shelf in shelves.items():
         labels += [label] * len(shelf)
-        digests += [hashlib.sha256(shelf.stream(rank)).digest() for rank in range(len(shelf))]
+        digests += map(shelf.digest, range(len(shelf)))
         columns["sizes"] += shelf.sizes.tolist()
         columns["ranks"] += range(len(shelf))
         columns["tables"] += [tables.index(shelf.tables) if s else -1 for s in shelf.shared]
@@ -156,6 +170,7 @@ def from_file(file: MemoryFile) -> dict[int, Shelf]:
             quality=entry.get("quality", file.meta["quality"]),
             encoder=entry.get("encoder", file.meta["encoder"]),
             duplicates=entry["duplicates"],
+            first=begin,
         )
         begin = end
     return shelves

@@ -134,8 +134,12 @@ class MemoryFile:
 
     def intact(self, index: int) -> bool:
         """Whether an image still has the SHA-256 it was stored with."""
-        digest: bytes = self.arrays["digests"][index].tobytes()
-        return hashlib.sha256(self.stream(index)).digest() == digest
+        return hashlib.sha256(self.stream(index)).digest() == self.digest(index)
+
+    def digest(self, index: int) -> bytes:
+        """SHA-256 that an image was stored with."""
+        found: bytes = self.arrays["digests"][index].tobytes()
+        return found
 
 
 class Mapped:
@@ -146,6 +150,10 @@ class Mapped:
 
     def __getitem__(self, part: slice) -> NDArray[np.uint8]:
         return self._file.arrays["payload"][part]
+
+    def digest(self, index: int) -> bytes:
+        """SHA-256 that an image was stored with."""
+        return self._file.digest(index)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._file.path.absolute(), self._file.sha256)

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from mrdc.auditing import audit
 from mrdc.embedding import CACHE_BYTES, cache_folder
 from mrdc.errors import CheckpointError, MrdcError, OutputError, UsageError
 from mrdc.keeping import Keeper, Leave, Partial, Saved
@@ -103,7 +104,11 @@ class RunFolder(Keeper):
         phase = checkpoint.about["phase"]
         if not checkpoint.about["memory"]:
             return Saved(phase, checkpoint, None)
-        return Saved(phase, checkpoint, ReplayMemory.load(self.path / f"memory-{phase:02d}.mrdc"))
+        held = self.path / f"memory-{phase:02d}.mrdc"
+        problems = audit(held).problems
+        if problems:
+            raise CheckpointError(f"{held}: damaged ({problems[0]}); name another --out")
+        return Saved(phase, checkpoint, ReplayMemory.load(held))
 
     def save(self, saved: Saved) -> None:
         """The memory first: a phase counts once its checkpoint is there."""

@@ -37,6 +37,9 @@ class SweepError(MrdcError, RuntimeError):
     """Some runs of a sweep failed; the others are kept."""
 
 
+FLAGS = {"set": "options"}  # flags that have not the name of their setting
+
+
 def cells(
     name: str,
     base: Callable[[str], AnySettings],
@@ -58,8 +61,10 @@ def cells(
         recipe = place.get("recipe", name)
         settings = base(recipe)
         for axis, value in place.items():
+            if axis == "out":
+                raise UsageError("--grid out: no axis; give --out to the sweep")
             if axis != "recipe":
-                settings = at(settings, axis, value)
+                settings = at(settings, FLAGS.get(axis, axis.replace("-", "_")), value)
         if isinstance(settings, DetectSettings):
             check_detect(settings)
         else:

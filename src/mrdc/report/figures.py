@@ -21,6 +21,7 @@ STYLE: dict[Any, Any] = {
     "grid.color": "#dddddd", "grid.linewidth": 0.6, "axes.spines.top": False,
     "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
     "axes.titlesize": 10.5, "lines.linewidth": 1.8, "lines.markersize": 5.0,
+    "text.parse_math": False,  # a name may have dollars
 }  # fmt: skip
 Table = list[list[object]]
 

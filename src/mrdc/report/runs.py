@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from mrdc.errors import DataError
-from mrdc.experiment.folder import CONFIG, RESULTS
+from mrdc.experiment.folder import CONFIG, RESULTS, flat
 
 Json = dict[str, Any]
 
@@ -71,13 +71,20 @@ class Run:
         if self.memory.get("budget") and self._replays:
             parts += [str(self.memory["budget"])] if budget else []
             parts.append(f"quality {self.memory['quality']}")
-        usual = {"codec": "jpeg", "select": "herding", "accounting": "packed"}
+        select = "random_choice" if self.detects else "herding"
+        usual = {"codec": "jpeg", "select": select, "accounting": "packed"}
         for key, value in usual.items():
-            if self.memory.get(key) not in (value, "auto", "random_choice", None):
+            if self.memory.get(key) not in (value, "auto", None):
                 parts.append(str(self.memory[key]))
         if self.settings.get("order") in ("similar", "dissimilar"):
             parts.append(str(self.settings["order"]))
         return ", ".join(parts)
+
+    @property
+    def decisive(self) -> Json:
+        """What decides the numbers, but for the seed; phases of scenes depend on that, too."""
+        without = ("seed", "stream") if self.detects else ("seed",)
+        return {k: v for k, v in flat(self.settings).items() if k not in without}
 
     @property
     def _replays(self) -> bool:
@@ -102,21 +109,38 @@ class Group:
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Runs by data, phases and label, in the order in which they were given.
+    """Runs that differ in nothing but the seed, in the order in which they were given.
 
-    Labels tell the phases where runs differ in them, and no budget that all share.
+    Labels tell the phases where runs differ in them, no budget that all share, and
+    whatever else two groups of one label differ in.
     """
-    groups: dict[tuple[object, ...], list[Run]] = {}
-    budgets = {run.memory.get("budget") for run in runs}
+    groups: dict[str, list[Run]] = {}
     for run in runs:
-        label = run.label(len(budgets) > 1)
-        key = (run.data, run.settings.get("phases"), run.settings.get("first"), label)
+        key = json.dumps([run.name, run.decisive], sort_keys=True, default=str)
         groups.setdefault(key, []).append(run)
-    differ = len({phases for _, phases, *_ in groups}) > 1
+    budgets = len({run.memory.get("budget") for run in runs}) > 1
+    phases = len({run.settings.get("phases") for run in runs}) > 1
+    labels = []
+    for first, *_ in groups.values():
+        count = f", {first.settings.get('phases')} phases" if phases else ""
+        labels.append(first.label(budgets) + count)
+    told = zip(labels, groups.values(), strict=True)
+    same = [[g[0] for label, g in zip(labels, groups.values(), strict=True) if label == mine]
+            for mine in labels]  # fmt: skip
     return [
-        Group(f"{label}, {phases} phases" if differ else f"{label}", members)
-        for (_, phases, _, label), members in groups.items()
+        Group(label + difference(members[0], alike), members)
+        for (label, members), alike in zip(told, same, strict=True)
     ]
+
+
+def difference(run: Run, others: Sequence[Run]) -> str:
+    """What a run has otherwise than others of its label, for people."""
+    names = [
+        name
+        for name in run.decisive
+        if name != "stream" and len({str(other.decisive.get(name)) for other in others}) > 1
+    ]
+    return "".join(f", {name} {run.decisive[name]}" for name in names)
 
 
 def find_runs(sources: Sequence[Path]) -> list[Run]:
@@ -132,7 +156,7 @@ def find_runs(sources: Sequence[Path]) -> list[Run]:
         source = source.parent if source.name == RESULTS else source
         if not source.exists():
             raise DataError(f"{source}: no such folder; give folders that `mrdc run` made")
-        found = sorted(path.parent for path in source.rglob(RESULTS))
+        found = sorted(path.parent for path in source.resolve().rglob(RESULTS))
         found = [folder for folder in found if (folder / CONFIG).exists()]
         if not found:
             raise DataError(
