@@ -17,6 +17,7 @@ from torch import Tensor
 import mrdc.learner
 import mrdc.methods.bic
 from mrdc.errors import TrainingError, UsageError
+from mrdc.keeping import Keeper, Partial
 from mrdc.learner import Run
 from mrdc.methods import METHODS
 from mrdc.methods.base import Method, balanced, imprint
@@ -526,3 +527,32 @@ def test_training_that_goes_astray_is_an_error() -> None:
         TrainingError, match=r"loss is nan in phase 0, epoch 2: lower --train\.lr \(now 1e\+30\)"
     ):
         run.learn(0)
+
+
+class Stopped(Keeper):
+    """Keeps the first partial that it is given, and hands it out to others."""
+
+    def __init__(self, partial: Partial | None = None):
+        self.partial = partial
+
+    def save_partial(self, partial: Callable[[], Partial]) -> None:
+        self.partial = self.partial or partial()
+
+    def load_partial(self, phase: int) -> Partial | None:
+        return self.partial
+
+
+def test_time_before_a_stop_is_in_the_seconds_and_in_their_parts() -> None:
+    """Those of a phase that is gone on with."""
+    training = TrainSettings(epochs=2, batch_size=16)
+    first, second = (small_run("lucir", train=training) for _ in range(2))
+    first.keeper = Stopped()
+    first.learn(0)
+    partial = first.keeper.partial
+    assert partial is not None and 0 < partial.checkpoint.about["parts"]["train"] < 1000
+    partial.checkpoint.about |= {"elapsed": 1000.0, "parts": {"train": 999.0, "write": 1.0}}
+    second.keeper = Stopped(partial)
+    second.learn(0)
+    (result,) = second.results
+    assert result["parts"]["train"] > 999 and result["parts"]["write"] >= 1
+    assert sum(result["parts"].values()) <= result["seconds"]

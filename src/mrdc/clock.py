@@ -1,7 +1,7 @@
 """Where the time goes: seconds by part, each second counted once."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -24,9 +24,13 @@ class Clock:
             self._charge()
             self._parts.pop()
 
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Count time that was spent before, such as by a process that was killed."""
+        for name, more in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + more
+
     def _charge(self) -> None:
         now = time.perf_counter()
         if self._parts:
-            name = self._parts[-1]
-            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+            self.add({self._parts[-1]: now - self._since})
         self._since = now

@@ -232,7 +232,7 @@ class Run:
     def _take_over(self, seconds: float) -> None:
         """Count work that another run has done, beyond what was waited for it."""
         self.elapsed += max(0.0, seconds)
-        self.clock.seconds["taken_over"] = max(0.0, seconds)
+        self.clock.add({"taken_over": max(0.0, seconds)})
 
     def _first_phase_key(self) -> str:
         """Everything that the network of the first phase depends on."""
@@ -253,6 +253,7 @@ class Run:
             self._load_method(partial.checkpoint)
             resume = Stop(partial.epoch, partial.momentum)
             self.elapsed = partial.checkpoint.about["elapsed"]
+            self.clock.add(partial.checkpoint.about.get("parts", {}))
             self.trained = partial.checkpoint.about["trained"]
 
         def keep(stop: Stop) -> None:
@@ -380,6 +381,7 @@ class Run:
     def _partial(self, stop: Stop) -> Partial:
         checkpoint = self._checkpoint()
         checkpoint.about["elapsed"] = time.perf_counter() - self.start + self.elapsed
+        checkpoint.about["parts"] = dict(self.clock.seconds)
         checkpoint.about["trained"] = self.trained
         checkpoint.tensors["momentum"] = {str(i): m for i, m in enumerate(stop.momentum)}
         return Partial(self.phase, stop.epoch, checkpoint)

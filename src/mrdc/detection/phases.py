@@ -246,6 +246,7 @@ class SceneRun:
             self.learner.load_state(partial.checkpoint.tensors.get("learner", {}))
             resume = Stop(partial.epoch, partial.momentum)
             self.elapsed = partial.checkpoint.about["elapsed"]
+            self.clock.add(partial.checkpoint.about.get("parts", {}))
             self.trained = partial.checkpoint.about["trained"]
 
         def loss(
@@ -330,6 +331,7 @@ class SceneRun:
         about = {
             "phase": self.phase, "results": self.results, "trained": self.trained,
             "elapsed": time.perf_counter() - self.start + self.elapsed,
+            "parts": dict(self.clock.seconds),
         }  # fmt: skip
         tensors = {
             "model": dict(self.model.state_dict()), "learner": self.learner.state(),
