@@ -20,7 +20,7 @@ from mrdc.nn.checkpoint import Architecture, Checkpoint, write_checkpoint
 from mrdc.report import write_report
 from mrdc.report.contents import as_address, at_qualities
 from mrdc.report.curves import PARTS as PARTS_DRAWN
-from mrdc.report.figures import COLOURS, Figure, drawn, line
+from mrdc.report.figures import COLOURS, Figure, drawn, legend, line
 from mrdc.report.page import write_page
 from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import find_runs, grouped, read_run
@@ -111,10 +111,15 @@ def test_a_run_is_counted_once_however_it_is_named(tmp_path: Path) -> None:
     assert len(find_runs([run, tmp_path / "link", tmp_path / "run" / ".." / "run"])) == 1
 
 
-def test_names_with_dollars_are_no_formulas(tmp_path: Path) -> None:
-    """Neither a fault nor in italics."""
-    page = written([made(tmp_path / "run", name=r"a$\frac$b")], tmp_path)
-    assert r"a$\frac$b" in page
+@pytest.mark.parametrize("name", [r"a$\frac$b", "_hidden", "caf\udce9"])
+def test_any_name_stands_in_a_legend(name: str) -> None:
+    """No formula, not left out, and readable as far as it can be."""
+    figure = Figure("names", "Names", "Names")
+    with drawn(figure) as axes:
+        line(axes, 0, [0, 1], [0, 1], name)
+        line(axes, 1, [0, 1], [1, 0], "other")
+        legend(axes, 2)
+    assert name.replace("\udce9", "?") in figure.svg and "other" in figure.svg
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,16 @@ def check(settings: RunSettings) -> None:
     )
     check_numbers(least)
     check_common(settings)
+    if not (all(0 < part <= 1 for part in train.milestones) and 0 < train.gamma <= 1):
+        raise UsageError(
+            f"--train.milestones must be parts of the epochs, above 0 up to 1, and --train.gamma "
+            f"likewise; got {' '.join(map(str, train.milestones))} and {train.gamma}"
+        )
+    if train.momentum >= 1 or train.brightness > 1:
+        raise UsageError(
+            f"--train.momentum must be below 1 and --train.brightness at most 1, got "
+            f"{train.momentum} and {train.brightness}"
+        )
     device = pick_device(settings.device).type
     if settings.resident == "gpu" and device != "cuda":
         raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")

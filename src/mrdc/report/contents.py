@@ -20,7 +20,7 @@ from mrdc.data.shapes import shapes_splits
 from mrdc.embedding import Embedder, embed, load_embedder
 from mrdc.errors import MrdcError
 from mrdc.image import Photo, Pixels, decode
-from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, whole_numbers
+from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, in_legend, whole_numbers
 from mrdc.report.parts import Section, Strip
 from mrdc.report.runs import Run
 from mrdc.report.tables import memory_file
@@ -131,7 +131,7 @@ class Contents:
                     colour = COLOURS[number % len(COLOURS)]
                     axes.scatter(*points.T, marker=MARKS[number % len(MARKS)], s=28, linewidths=1,
                                  facecolors="none" if stored else colour, edgecolors=colour,
-                                 label=None if stored else names[label])  # fmt: skip
+                                 label=None if stored else in_legend(names[label]))  # fmt: skip
                     figure.data += [[names[label], stored, *map(float, p)] for p in points]
             axes.set(xticks=[], yticks=[])
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)

@@ -74,7 +74,14 @@ def as_svg(canvas: Canvas) -> str:
 def line(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], label: str) -> None:
     """One of several lines, told apart by colour, dashes and marks."""
     n = number % len(COLOURS)
-    axes.plot(x, y, color=COLOURS[n], linestyle=DASHES[n], marker=MARKS[n], label=label)
+    shown = in_legend(label)
+    axes.plot(x, y, color=COLOURS[n], linestyle=DASHES[n], marker=MARKS[n], label=shown)
+
+
+def in_legend(name: str) -> str:
+    """A name of any letters, as a legend takes it: one that begins with _ would be left out."""
+    text = name.encode("utf-8", "replace").decode()
+    return f" {text}" if text.startswith("_") else text
 
 
 def legend(axes: Axes, lines: int, below: bool = False) -> None:
