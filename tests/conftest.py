@@ -1,6 +1,7 @@
 """Small images and a cheap embedding that every test can use."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import mrdc.prepare
 from mrdc.codec import CODECS
 from mrdc.embedding import Embedder
 from mrdc.image import Pixels
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 
 
 def pixels(seed: int, height: int = 24, width: int = 32) -> Pixels:
