@@ -61,6 +61,7 @@ def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> 
     if done:
         result = {"name": name, "average_incremental_accuracy": float(np.mean(curve))}
         result |= {"average_forgetting": -3.0, "paper": 61.0, "mean_choice": 50}
+        result |= {"commit": "abc1234, then def5678"}
         lines = [*lines, result]
     text = "".join(json.dumps(line) + "\n" for line in [{"event": "start"}, *lines])
     (folder / "results.jsonl").write_text(text)
@@ -109,6 +110,11 @@ def test_a_run_is_counted_once_however_it_is_named(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
     (tmp_path / "link").symlink_to(run)
     assert len(find_runs([run, tmp_path / "link", tmp_path / "run" / ".." / "run"])) == 1
+
+
+def test_all_commits_of_a_finished_run_are_shown(tmp_path: Path) -> None:
+    """Not only the one that it was begun with."""
+    assert "abc1234, then def5678" in written([made(tmp_path / "run")], tmp_path)
 
 
 @pytest.mark.parametrize("name", [r"a$\frac$b", "_hidden", "caf\udce9"])

@@ -120,16 +120,16 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
         groups.setdefault(key, []).append(run)
     budgets = len({run.memory.get("budget") for run in runs}) > 1
     phases = len({run.settings.get("phases") for run in runs}) > 1
-    labels = []
+
+    def label(run: Run) -> str:
+        return run.label(budgets) + (f", {run.settings.get('phases')} phases" if phases else "")
+
+    alike: dict[str, list[Run]] = {}
     for first, *_ in groups.values():
-        count = f", {first.settings.get('phases')} phases" if phases else ""
-        labels.append(first.label(budgets) + count)
-    told = zip(labels, groups.values(), strict=True)
-    same = [[g[0] for label, g in zip(labels, groups.values(), strict=True) if label == mine]
-            for mine in labels]  # fmt: skip
+        alike.setdefault(label(first), []).append(first)
     return [
-        Group(label + difference(members[0], alike), members)
-        for (label, members), alike in zip(told, same, strict=True)
+        Group(label(members[0]) + difference(members[0], alike[label(members[0])]), members)
+        for members in groups.values()
     ]
 
 

@@ -27,7 +27,7 @@ def what_was_run(runs: Sequence[Run]) -> Section:
                 run.name, run.data, run.settings.get("phases"), run.settings.get("seed"),
                 run.memory.get("budget", ""), run.memory.get("quality", ""),
                 "finished" if run.result else going, f"{run.seconds:.0f}",
-                run.about.get("commit") or "", where, run.about.get("torch", ""),
+                (run.result or run.about).get("commit") or "", where, run.about.get("torch", ""),
             ]
         )  # fmt: skip
         notes += [f"{run.path}: {problem}." for problem in run.problems]
