@@ -7,11 +7,13 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from mrdc.detection.learners import LEARNERS
 from mrdc.experiment.presets import COLUMNS, TABLE_1
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = RESULTS.parents[1] / "REPRODUCTION.md"
 Row = dict[str, Any]
+APS = ("ap", "ap50", "ap75")
 
 
 def read(name: str) -> list[Row]:
@@ -242,9 +244,59 @@ def zoom() -> str:
     return table(*rows)
 
 
+def scenes(label: str) -> str:
+    """Detectors: AP after the last phase, mean and deviation over seeds."""
+    groups: dict[str, list[Row]] = {}
+    for run in read("runs"):
+        if run["label"] == label:
+            groups.setdefault(run["name"], []).append(run)
+    head = ["recipe", "runs", "AP", "AP50", "AP75", "mean AP of the phases", "quality"]
+    rows: list[list[object]] = [[*head, "scenes held", "images/s", "share of data"]]
+    for recipe in sorted(groups, key=in_scenes):
+        runs = groups[recipe]
+        spent = [run["parts"] for run in runs]
+        share = mean(parts["decode"] / (parts["decode"] + parts["train"]) for parts in spent)
+        rows.append(
+            [
+                recipe, len(runs), *(spread([run[key][-1] for run in runs]) for key in APS),
+                spread([run["average_incremental_accuracy"] for run in runs]),
+                ", ".join(sorted({kept(run) for run in runs})),
+                f"{mean(run['memory']['items'] for run in runs):,.0f}",
+                f"{median(rate for run in runs for rate in run['images_per_second']):.0f}",
+                f"{100 * share:.1f} %",
+            ]
+        )  # fmt: skip
+    return table(*rows)
+
+
+def kept(run: Row) -> str:
+    """What a memory holds; nothing without one."""
+    return str(run["quality"] or "original") if run["memory"]["items"] else ""
+
+
+def in_scenes(recipe: str) -> tuple[int, int]:
+    """The learner's place, and that of what is replayed."""
+    learner, _, replay = recipe.rpartition("-")
+    return list(LEARNERS).index(learner), ("finetune", "replay", "mrdc").index(replay)
+
+
+def ratios(label: str) -> str:
+    """R_q of scenes by phase, in runs that compress; one seed."""
+    rows: list[list[object]] = [["recipe", "quality", "by phase", "mean"]]
+    for run in read("runs"):
+        if run["label"] == label and run["name"].endswith("-mrdc") and run["seed"] == 0:
+            for row in run["volume_ratios"]:
+                by_phase = ", ".join(f"{value:.2f}" for value in row["by_phase"])
+                quality = row["quality"] or "original"
+                rows.append([run["name"], quality, by_phase, f"{row['mean']:.2f}"])
+    return table(*rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub256": lambda: compared("cub256"),
     "runs textures": lambda: compared("textures"),
+    "scenes road": lambda: scenes("road"),
+    "ratios road": lambda: ratios("road"),
     "grid": grid,
     "zoom": zoom,
     "times": times,
