@@ -21,7 +21,7 @@ from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIP
 from mrdc.memory import ReplayMemory
 from mrdc.methods import METHODS
 from tests.conftest import jpeg
-from tests.test_run_folder import SMALL, Running, epochs, events, until
+from tests.processes import SMALL, Running, epochs, events, until
 
 FAST = ["--select", "random_choice", "--quality", "50"]  # needs no network
 

@@ -34,7 +34,7 @@ from mrdc.methods import METHODS
 from mrdc.progress import Progress
 from mrdc.settings import MemorySettings
 from tests.conftest import jpeg
-from tests.test_run_folder import FORK
+from tests.processes import FORK
 
 ALL = {**RECIPES, **PRESETS}
 SHAPES = [(24, 32), (32, 24), (40, 40)]

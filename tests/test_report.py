@@ -55,7 +55,7 @@ def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> 
     quality, name = more.pop("quality", 50), more.pop("name", "lucir-mrdc")
     done, events = more.pop("done", True), more.pop("events", None)
     folder.mkdir(parents=True)
-    about = {"commit": "abc1234", "cores": 2, "gpu": None, "torch": "2.0"}
+    about = {"name": name, "commit": "abc1234", "cores": 2, "gpu": None, "torch": "2.0"}
     (folder / "config.json").write_text(json.dumps({"settings": settings(**more), **about}))
     lines = events or [phase(n, value, quality) for n, value in enumerate(curve)]
     if done:
@@ -142,7 +142,7 @@ def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     """Its finished phases count; the page says how far it is."""
     page = written([made(tmp_path / "run", (60.0,), done=False)], tmp_path)
     assert "phase 1 of 2 is going, or was stopped" in page
-    assert "60.00" in page
+    assert "60.00" in page and "lucir-mrdc" in page
 
 
 def test_broken_lines_are_told_and_passed_over(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ imported already, or, where it matters, started as people start them.
 """
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -14,15 +13,12 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from mrdc.auditing import audit
 from mrdc.cli import main
@@ -33,186 +29,33 @@ from mrdc.experiment.folder import (
     RESULTS,
     RunFolder,
     commits,
-    drop_oldest,
     flat,
     last_line,
     open_events,
     rounded,
 )
-from mrdc.keeping import Partial, Saved
+from mrdc.keeping import Partial
 from mrdc.memory import ReplayMemory
-from mrdc.nn.checkpoint import Architecture, Checkpoint, last_checkpoint, read_checkpoint
+from mrdc.nn.checkpoint import last_checkpoint, read_checkpoint
 from mrdc.store import MemoryFile
-from tests.conftest import jpeg, make_photos
-
-# Two threads that spin while they wait for each other crawl beside other processes
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(
-    ["pytest", "mrdc.cli", "mrdc.experiment.run", "torch._dynamo", "sklearn.cluster"]
+from tests.conftest import make_photos
+from tests.processes import (
+    FORK,
+    MOMENTS,
+    SMALL,
+    Moment,
+    Running,
+    check_whole,
+    contents,
+    epochs,
+    events,
+    finish,
+    mortal,
+    numbers,
+    running,
+    saved,
+    until,
 )
-
-SMALL = ["--stem", "7x7", "--size", "40", "--memory.candidates", "50", "25"]
-SMALL += ["--memory.budget", "3/class", "--network", "resnet18-narrow", "--train.batch-size", "16"]
-
-Moment = Literal["half", "fsync", "replace", "replaced", "unlink"]
-MOMENTS: tuple[Moment, ...] = ("half", "fsync", "replace", "replaced", "unlink")
-
-
-# Processes
-
-
-def mortal(moment: Moment, count: int) -> None:
-    """Die as by `kill -9` at the `count`th time of this moment of a write.
-
-    half: some of a file is written; replaced: it has got its name; else before the call.
-    """
-    name = {"half": "fdopen", "replaced": "replace"}.get(moment, moment)
-    original = getattr(os, name)
-    calls = 0
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == count and moment not in ("half", "replaced"):
-            os._exit(9)
-        result = original(*arguments, **options)
-        if calls == count and moment == "replaced":
-            os._exit(9)
-        return Half(result) if calls == count else result
-
-    setattr(os, name, call)
-
-
-class Half:
-    """A file that kills its writer when it has got half of what is worth a name."""
-
-    def __init__(self, file: IO[bytes]):
-        self.file = file
-
-    def __enter__(self) -> "Half":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
-
-    def write(self, data: bytes) -> None:
-        self.file.write(data[: max(8, len(data) // 2)])
-        self.file.flush()
-        if len(data) > 8:
-            os._exit(9)
-
-
-def work(
-    arguments: list[str], log: Path, cache: str, death: tuple[Moment, int] | None, threads: int
-) -> None:
-    """What a process of its own does: a command, with its output in files."""
-    os.environ["MRDC_CACHE"] = cache
-    for ending, descriptor in (("out", 1), ("err", 2)):
-        os.dup2(os.open(f"{log}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-    torch.set_num_threads(threads)
-    if death is not None:
-        mortal(*death)
-    code = main(arguments)
-    sys.stdout.flush()
-    os._exit(code)
-
-
-class Running:
-    """`mrdc` in a process of its own."""
-
-    def __init__(
-        self, *arguments: object, death: tuple[Moment, int] | None = None, threads: int = 2
-    ):
-        cache = Path(os.environ["MRDC_CACHE"])
-        cache.mkdir(parents=True, exist_ok=True)
-        self.log = cache.with_name(f"log{time.monotonic_ns()}")
-        words = [str(argument) for argument in arguments]
-        given = (words, self.log, str(cache), death, threads)
-        self.process = FORK.Process(target=work, args=given)
-        self.process.start()
-
-    def kill(self) -> None:
-        """With SIGKILL, if it is still there."""
-        self.process.kill()
-        self.process.join()
-
-    def wait(self) -> int:
-        """Its exit code."""
-        self.process.join(120)
-        code = self.process.exitcode
-        assert code is not None, "does not end"
-        return code
-
-    def text(self, ending: str) -> str:
-        """What it has said on `out` or `err`."""
-        return Path(f"{self.log}.{ending}").read_text()
-
-    def result(self) -> dict[str, Any]:
-        """What it printed at its good end."""
-        assert self.wait() == 0, self.text("err")
-        found: dict[str, Any] = json.loads(self.text("out"))
-        return found
-
-
-@contextmanager
-def running(*arguments: object) -> Iterator[Running]:
-    """One that is surely gone afterwards."""
-    process = Running(*arguments)
-    try:
-        yield process
-    finally:
-        process.kill()
-
-
-def finish(*arguments: object, threads: int = 2) -> dict[str, Any]:
-    """The result of a run that nobody disturbs."""
-    return Running("run", *arguments, "--json", threads=threads).result()
-
-
-def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something, a millisecond at a time."""
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.001)
-
-
-# What is compared
-
-NUMBERS = (
-    "accuracy", "head_accuracy", "tasks", "average_incremental_accuracy", "average_forgetting",
-    "initial_forgetting", "quality", "memory", "volume_ratios", "sizes",
-)  # fmt: skip
-
-
-def numbers(result: dict[str, Any]) -> dict[str, Any]:
-    """What must not depend on when a run was killed."""
-    return {name: result[name] for name in NUMBERS}
-
-
-def events(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a results file; each is JSON."""
-    return [json.loads(line) for line in (folder / RESULTS).read_text().splitlines()]
-
-
-def epochs(folder: Path, phase: int) -> int:
-    """Epochs trained in a phase by all processes that worked in the folder."""
-    return sum(e.get("event") == "epoch" and e["phase"] == phase for e in events(folder))
-
-
-def check_whole(folder: Path) -> None:
-    """Whatever has its final name is complete."""
-    if (folder / "config.json").exists():
-        json.loads((folder / "config.json").read_text())
-    for file in folder.glob("[!.]*.mrdc"):
-        assert audit(file).problems == [], file
-    for file in folder.glob("[!.]*.safetensors"):
-        read_checkpoint(file)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -226,12 +69,6 @@ def tiny(data: Path) -> list[str]:
     """A run of three phases of two epochs, with a checkpoint after every epoch."""
     flags = ["--train.epochs", "2", "--phases", "2", "--checkpoint-seconds", "0"]
     return ["textures-lucir-mrdc", "--data", str(data), *SMALL, *flags]
-
-
-@pytest.fixture(scope="module")
-def short(data: Path) -> list[str]:
-    """Flags of a run of two phases of one epoch."""
-    return ["--data", str(data), *SMALL, "--train.epochs", "1", "--phases", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -299,6 +136,7 @@ def test_kills_at_chosen_points_change_no_number(
     """With other threads, another place for decoded images, and no shared first phase."""
     folder, result = broken
     assert numbers(result) == numbers(json.loads(unbroken[1]))
+    assert json.loads((folder / "config.json").read_text())["name"] == result["name"]
     assert audit(folder / "memory-02.mrdc").problems == []
     assert sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) == [
         "config.json", "lock", "memory-02.mrdc", "phase-00.safetensors", "phase-01.safetensors",
@@ -414,16 +252,6 @@ def test_deaths_in_the_middle_of_writes_change_no_number(
     assert numbers(process.result()) == numbers(json.loads(unbroken[1]))
 
 
-def saved(phase: int) -> Saved:
-    """Something small to keep: a tensor, and a memory of phase + 1 classes."""
-    memory = ReplayMemory("1MB", "jpeg", 50)
-    memory.add({label: [jpeg(10 * label + number) for number in range(3)] for label in
-                range(phase + 1)})  # fmt: skip
-    architecture = Architecture("plain", "Linear", 16, "7x7", 16)
-    tensors = {"model": {"x": torch.full((4,), float(phase))}, "method": {}}
-    return Saved(phase, Checkpoint(architecture, tensors, {"phase": phase}), memory)
-
-
 def keep_two_phases(folder: Path, death: tuple[Moment, int]) -> None:
     """Phase 0 in peace; then a partial checkpoint and phase 1, and death somewhere there."""
     keeper = RunFolder(folder, {"a": 1}, {}, every=0.0)
@@ -531,11 +359,10 @@ def test_a_damaged_memory_is_not_gone_on_with(tmp_path: Path) -> None:
         keeper.close()
 
 
-def test_one_thread_of_torch_changes_no_number_after_a_kill(
-    short: list[str], tmp_path: Path
-) -> None:
+def test_one_thread_of_torch_changes_no_number_after_a_kill(data: Path, tmp_path: Path) -> None:
     """On a machine with one core, or under OMP_NUM_THREADS=1."""
-    arguments = ["textures-lwf-mrdc", *short, "--train.epochs", "2", "--phases", "2"]
+    arguments = ["textures-lwf-mrdc", "--data", str(data), *SMALL]
+    arguments += ["--train.epochs", "2", "--phases", "2"]
     whole = finish(*arguments, "--out", tmp_path / "whole", threads=1)
     folder = tmp_path / "killed"
     process = Running("run", *arguments, "--out", folder, threads=1)
@@ -813,155 +640,6 @@ def test_tensorboard_in_a_new_folder(
     monkeypatch.setattr("mrdc.experiment.run.run_phases", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["run", *tiny, "--out", str(tmp_path / "run"), "--tensorboard", "--json"])
-
-
-# The first phase, shared
-
-
-@pytest.fixture(scope="module")
-def alone(short: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run that shares nothing."""
-    root = tmp_path_factory.mktemp("alone")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MRDC_CACHE", str(root / "cache"))
-        result = finish("lucir", *short, "--out", root / "run", "--no-cache")
-        assert list((root / "cache").iterdir()) == []
-        return result
-
-
-@pytest.fixture
-def left(short: list[str], tmp_path: Path) -> Path:
-    """What a run with another memory has left for others: the one file."""
-    run = ["lucir-mrdc", *short, "--memory.quality", "50"]
-    finish(*run, "--out", tmp_path / "first")
-    assert epochs(tmp_path / "first", 0) == 1
-    (file,) = (tmp_path / "cache" / "first-phase").glob("*.safetensors")
-    return file
-
-
-def second(tmp_path: Path, short: list[str], *flags: str) -> dict[str, Any]:
-    """A run that could use it."""
-    run = ["lucir", *short, *flags]
-    return finish(*run, "--out", tmp_path / "second")
-
-
-def test_the_first_phase_is_trained_once(
-    short: list[str], left: Path, tmp_path: Path, alone: dict[str, Any]
-) -> None:
-    """And is the same to the bit as when it is trained again."""
-    found = second(tmp_path, short)
-    assert epochs(tmp_path / "second", 0) == 0
-    assert epochs(tmp_path / "second", 1) == 1
-    assert numbers(found) == numbers(alone)
-    assert found["trained_images"] < alone["trained_images"]
-    taken = found["parts"]["taken_over"]
-    assert 0 < taken <= found["first_phase_seconds"] and found["seconds"] > taken
-    assert "taken_over" not in alone["parts"]
-
-
-def test_another_first_phase_is_not_shared(short: list[str], left: Path, tmp_path: Path) -> None:
-    """Another seed, another network."""
-    second(tmp_path, short, "--seed", "1")
-    assert epochs(tmp_path / "second", 0) == 1
-    assert len(list(left.parent.glob("*.safetensors"))) == 2
-
-
-def test_a_damaged_shared_file_is_trained_anew(
-    short: list[str], left: Path, tmp_path: Path, alone: dict[str, Any]
-) -> None:
-    """Without a word, and whole again afterwards."""
-    left.write_bytes(left.read_bytes()[: left.stat().st_size // 2])
-    assert numbers(second(tmp_path, short)) == numbers(alone)
-    assert epochs(tmp_path / "second", 0) == 1
-    assert read_checkpoint(left).about["first_phase_images"] > 0
-
-
-def test_a_flipped_bit_is_damage(left: Path) -> None:
-    """In a weight, where the format does not show it."""
-    data = bytearray(left.read_bytes())
-    data[len(data) // 2 + 3] ^= 0x40
-    left.write_bytes(data)
-    with pytest.raises(CheckpointError):
-        read_checkpoint(left)
-
-
-def test_other_images_of_the_same_names_and_sizes(short: list[str], tmp_path: Path) -> None:
-    """Uncompressed images all have the same size."""
-    for data in ("one", "other"):
-        for label in range(4):
-            folder = tmp_path / data / f"class{label}"
-            folder.mkdir(parents=True)
-            for number in range(6):
-                rng = np.random.default_rng((len(data), label, number))
-                pixels = rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.bmp")
-        finish("lucir", *short, "--data", tmp_path / data, "--out", tmp_path / f"run-{data}")
-    assert epochs(tmp_path / "run-one", 0) == 1
-    assert epochs(tmp_path / "run-other", 0) == 1
-
-
-def test_two_processes_at_once_train_it_once(
-    short: list[str], tmp_path: Path, alone: dict[str, Any]
-) -> None:
-    """One trains, the other waits and takes it over."""
-    run = ["run", "lucir", *short, "--json", "--out"]
-    folders = [tmp_path / "one", tmp_path / "two"]
-    with running(*run, folders[0]) as one, running(*run, folders[1]) as two:
-        results = [one.result(), two.result()]
-    assert sorted(epochs(folder, 0) for folder in folders) == [0, 1]
-    assert [numbers(result) for result in results] == [numbers(alone)] * 2
-
-
-def test_when_the_trainer_is_killed_the_one_that_waits_trains(
-    short: list[str], tmp_path: Path
-) -> None:
-    """A lock does not outlive its process."""
-    run = ["run", "lucir", *short, "--train.epochs", "9", "--json", "--out"]
-
-    def told(name: str, kind: str) -> bool:
-        file = tmp_path / name / RESULTS
-        return file.exists() and f'"{kind}"' in file.read_text()
-
-    with running(*run, tmp_path / "one") as one, running(*run, tmp_path / "two") as two:
-        until(lambda: told("one", "epoch") or told("two", "epoch"))
-        trains, waits = (one, two) if told("one", "epoch") else (two, one)
-        names = ("one", "two") if trains is one else ("two", "one")
-        assert trains.process.pid is not None
-        os.kill(trains.process.pid, signal.SIGSTOP)
-        assert epochs(tmp_path / names[0], 0) < 9
-        until(lambda: told(names[1], "phase_start"))
-        time.sleep(0.3)
-        assert not told(names[1], "epoch")
-        trains.kill()
-        waits.result()
-    assert epochs(tmp_path / names[1], 0) == 9
-
-
-def test_a_cache_that_cannot_be_written_shares_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And stops nobody."""
-    (tmp_path / "file").touch()
-    keeper = RunFolder(tmp_path / "run", {}, {})
-    for place in (tmp_path / "file", tmp_path / "file" / "inside"):
-        monkeypatch.setenv("MRDC_CACHE", str(place))
-        with keeper.shared("key") as (found, leave):
-            assert found is None
-            leave(saved(0).checkpoint)
-    keeper.close()
-
-
-def test_the_oldest_shared_phases_are_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beyond the size of the cache; the newest stay."""
-    monkeypatch.setattr("mrdc.experiment.folder.CACHE_BYTES", 250)
-    for age, name in enumerate(("new", "middle", "old")):
-        file = tmp_path / f"{name}.safetensors"
-        file.write_bytes(bytes(100))
-        os.utime(file, (1000 - age, 1000 - age))
-    drop_oldest(tmp_path)
-    assert {file.stem for file in tmp_path.iterdir()} == {"new", "middle"}
 
 
 # Small parts

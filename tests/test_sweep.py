@@ -18,7 +18,7 @@ from mrdc.experiment.run import finished
 from mrdc.experiment.sweep import Cell, cells, sweep, table
 from mrdc.settings import RunSettings
 from tests.conftest import make_photos
-from tests.test_run_folder import SMALL, contents, events, finish, numbers, until
+from tests.processes import SMALL, contents, events, finish, numbers, until
 
 GRID = ["--grid", "memory.quality=50,original", "seed=0,1"]
 PLACES = ["quality=50,seed=0", "quality=50,seed=1", "quality=original,seed=0",

@@ -61,9 +61,9 @@ def detect(
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_scenes(settings, stream, keeper)
         more = {"paper": paper, "synthetic": built_in(settings.data)}
-        return {"name": name, **summary(settings, phases), **more}
+        return {**summary(settings, phases), **more}
 
-    return in_folder(path, settings, decisive, listener, begin, work)
+    return in_folder(path, name, settings, decisive, listener, begin, work)
 
 
 def built_in(data: str) -> bool:

@@ -80,7 +80,6 @@ def run(
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_phases(settings, stream, keeper)
         return {
-            "name": name,
             **summary(settings, phases),
             "sizes": list(stream.sizes),
             "paper": paper or published(name, settings, stream.train.classes),
@@ -88,7 +87,7 @@ def run(
             "synthetic": settings.data in DATASETS,
         }
 
-    return in_folder(path, settings, decisive, listener, begin, work)
+    return in_folder(path, name, settings, decisive, listener, begin, work)
 
 
 def open_stream(settings: RunSettings) -> tuple[Splits, Stream]:
@@ -106,6 +105,7 @@ def open_stream(settings: RunSettings) -> tuple[Splits, Stream]:
 
 def in_folder(
     path: Path,
+    name: str,
     settings: AnySettings,
     decisive: dict[str, Any],
     listener: Listener,
@@ -124,7 +124,7 @@ def in_folder(
         return done
     if known is None:
         begin()
-    about = machine()
+    about = {"name": name, **machine()}
     keeper = RunFolder(
         path,
         decisive,
@@ -136,7 +136,7 @@ def in_folder(
     try:
         if settings.tensorboard:
             keeper.listener = both(listener, tensorboard(path))
-        result = {**work(keeper), "folder": str(path), **about}
+        result = {"name": name, **work(keeper), "folder": str(path), **about}
         keeper.write_line(result | {"commit": commits(path / RESULTS)})
     finally:
         keeper.close()

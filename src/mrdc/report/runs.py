@@ -34,8 +34,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The recipe or preset, or the method while nobody has said more."""
-        return str((self.result or {}).get("name") or self.settings.get("method", "?"))
+        """The recipe or preset; the method where folders of old versions have not kept it."""
+        found = (self.result or self.about).get("name")
+        return str(found or self.settings.get("method", "?"))
 
     @property
     def data(self) -> str:
