@@ -684,6 +684,7 @@ def test_json_of_a_run_is_one_object_and_nothing_else(photos: Path, tmp_path: Pa
 
 def test_without_a_terminal_progress_is_plain_lines(photos: Path, tmp_path: Path) -> None:
     """On standard error, two a phase; tables on standard output."""
+    (photos / "class0" / "notes.txt").write_text("mine")
     process = Running("run", "lwf", "--data", photos, *SHORT, "--out", tmp_path / "run")
     assert process.wait() == 0
     lines = process.text("err").splitlines()
@@ -696,6 +697,7 @@ def test_without_a_terminal_progress_is_plain_lines(photos: Path, tmp_path: Path
     assert out.startswith("lwf on photos\n")
     assert "Averaged incremental accuracy" in out
     assert "some training images were set aside" in out
+    assert out.endswith("Ignored, not images (1):\n  class0/notes.txt\n")
 
 
 def test_the_usual_folder_has_the_names_of_what_runs(

@@ -84,6 +84,7 @@ def run(
             "sizes": list(stream.sizes),
             "paper": paper or published(name, settings, stream.train.classes),
             "held_out": splits.held_out,
+            "ignored": sorted({*splits.train.ignored, *splits.test.ignored}),
             "synthetic": settings.data in DATASETS,
         }
 

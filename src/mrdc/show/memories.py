@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from mrdc.budget import Budget
-from mrdc.show.words import MORE, clean, count, ratio, size, some, table
+from mrdc.show.words import MORE, clean, count, ratio, remarks, size, some, table
 from mrdc.store import MemoryFile
 
 if TYPE_CHECKING:
@@ -70,14 +70,6 @@ def plan(console: Console, found: "Plan") -> None:
             lines = [f"{name}: {why}" for name, why in candidate.excluded.items()]
             left_out = count(len(lines), "class")
             console.print(f"{left_out} left out of R_q of {candidate}:{some(lines)}")
-
-
-def remarks(console: Console, skipped: list[str], ignored: list[str]) -> None:
-    """Say what was left out."""
-    if skipped:
-        console.print(f"[yellow]Skipped, unreadable ({len(skipped):,}):[/yellow]{some(skipped)}")
-    if ignored:
-        console.print(f"Ignored, not images ({len(ignored):,}):{some(ignored)}")
 
 
 def packed(console: Console, result: "Packed") -> None:

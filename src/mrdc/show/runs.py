@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mrdc.show.words import clean, count, ratio, table
+from mrdc.show.words import clean, count, ratio, remarks, table
 
 SCORES = {
     "averaged %": "average_incremental_accuracy", "+-": "deviation", "last %": "last_accuracy",
@@ -43,6 +43,7 @@ def run(console: Console, found: dict[str, Any]) -> None:
     )
     if found["held_out"]:
         console.print("The data has no test images: some training images were set aside.")
+    remarks(console, [], found.get("ignored", []))  # unknown to runs of old versions
 
 
 def accuracies(console: Console, found: dict[str, Any]) -> Table:

@@ -1,5 +1,6 @@
 """Numbers, names and tables as people read them."""
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -49,3 +50,11 @@ def some(entries: list[str]) -> str:
     shown = "".join(f"\n  {clean(entry)}" for entry in entries[:MORE])
     more = len(entries) - MORE
     return shown + (f"\n  and {more:,} more" if more > 0 else "")
+
+
+def remarks(console: Console, skipped: list[str], ignored: list[str]) -> None:
+    """Say what was left out."""
+    if skipped:
+        console.print(f"[yellow]Skipped, unreadable ({len(skipped):,}):[/yellow]{some(skipped)}")
+    if ignored:
+        console.print(f"Ignored, not images ({len(ignored):,}):{some(ignored)}")
