@@ -271,6 +271,13 @@ def test_only_budgets_that_differ_are_told(tmp_path: Path) -> None:
     assert labels == ["lucir-mrdc, 8/class, quality auto", "lucir-mrdc, 4/class, quality auto"]
 
 
+def test_what_a_method_adds_to_the_network_is_told_in_bytes(tmp_path: Path) -> None:
+    events = [phase(0, 60.0), phase(1, 50.0)]
+    events[1]["memory"] = {**events[1]["memory"], "parameter_bytes": 50277392}
+    page = written([made(tmp_path / "run", events=events)], tmp_path)
+    assert "parameters added, bytes" in page and "50,277,392" in page
+
+
 def test_small_figures_stand_in_pairs(tmp_path: Path) -> None:
     """R_q and confusion; its caption tells which quality was used, and numbers are in full."""
     page = written([made(tmp_path / "run")], tmp_path)

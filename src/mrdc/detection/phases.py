@@ -34,6 +34,7 @@ from mrdc.registry import lookup
 from mrdc.settings import DetectSettings, TrainSettings
 
 CHUNKS = 100  # parts of a phase after which it can be gone on with
+GPU_STEP = 128  # of a batch's sides there: cuDNN plans for seconds wherever a shape is new
 NEARLY_SINGULAR = 1e-8  # smallest eigenvalue of the Gram matrix below which R_q is noise
 
 
@@ -144,6 +145,8 @@ class SceneRun:
                 settings.detector, len(self.stream.train.classes), short=settings.short,
                 long=settings.long, gamma=self.learner.gamma, weights=settings.weights,
             ).to(self.device)  # fmt: skip
+        if self.device.type == "cuda":
+            self.model.transform.size_divisible = GPU_STEP
         self.model.eval()
         self.exemplars: Exemplars | None = None
         if settings.replay == "memory":

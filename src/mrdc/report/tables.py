@@ -91,8 +91,9 @@ def budgets(runs: Sequence[Run]) -> Section | None:
             continue
         original = _original_bytes(run)
         in_originals = f"{held['budget_bytes'] / original:,.1f}" if original else ""
+        added = held.get("parameter_bytes")
         rows.append([group.label, f"{held['budget_bytes']:,}", f"{held['bytes']:,}", in_originals,
-                     f"{held['items']:,}", held.get("parameter_bytes", "")])  # fmt: skip
+                     f"{held['items']:,}", f"{added:,}" if added else ""])  # fmt: skip
     if len(rows) == 1:
         return None
     return Section("budget", "The budget, three ways", [Grid(rows, "After the last phase.")])
