@@ -1,7 +1,8 @@
 """BiC: the images it sets aside, and the correction that it fits to them."""
 
 from collections import Counter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor
 
 import mrdc.learner
 import mrdc.methods.bic
+from mrdc.data.images import ImageSet
 from mrdc.feed import Examples
 from mrdc.learner import Run
+from mrdc.methods.base import Lesson
 from mrdc.methods.bic import BiC, correct, fit_bias, interleave, set_aside, soft_cross_entropy
 from mrdc.nn.net import Output
 from tests.helpers import says, small_run
@@ -198,3 +201,10 @@ def test_the_teacher_is_corrected_from_the_second_increment_on(
     assert [bias for bias, _ in used] == [None, None, found[1]]
     assert found[0] is None
     assert found[1] is not None and found[1] != found[2]
+
+
+def test_classes_of_one_image_go_without_a_correction() -> None:
+    """There is none to set aside."""
+    lesson = SimpleNamespace(memory=Examples(), fresh=Examples(), old=2, new=1,
+                             images=ImageSet((), (), ()))  # fmt: skip
+    assert BiC()._correction(cast(Lesson, lesson)) is None

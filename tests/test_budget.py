@@ -41,12 +41,22 @@ def test_only_per_class_budgets_grow(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "lots", "-5MB", "0", "0/class", "20/clas", "5 XB", "1e6", "nan"]
+    "text", ["", "lots", "-5MB", "0", "0/class", "20/clas", "5 XB", "1e6", "nan", "5ib"]
 )
 def test_nonsense_is_refused(text: str) -> None:
     """The message shows what came and what is allowed."""
     with pytest.raises(UsageError, match=r"is not one: write 20/class, '2000 originals'"):
         parse_budget(text, original_bytes=10)
+
+
+def test_less_than_a_byte_is_no_budget() -> None:
+    with pytest.raises(UsageError, match=r"budget '0\.4B' is less than a byte"):
+        parse_budget("0.4B")
+
+
+def test_a_part_of_a_byte_budget_prints() -> None:
+    """Phases share it in fractions."""
+    assert str(Budget(1500.5, "bytes")) == "1500B"
 
 
 def test_originals_need_their_size() -> None:

@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,6 +191,7 @@ def test_what_needs_no_torch_does_not_import_it(
         (["PHOTOS", "--budget", "5/class", "--quality", "101"], "from 1 to 100, got 101"),
         (["PHOTOS", "--budget", "5/class", "--select", "x"], "unknown selector 'x'"),
         (["PHOTOS", "--budget", "5/class", "--embed", "x"], "unknown embed 'x'"),
+        (["PHOTOS", "--budget", "5/class", "--exact", "--volume", "ridge"], "--exact goes with"),
         (["PHOTOS", "--budget", "5/class", "--epsilon", "0"], "epsilon must be a number above 0"),
     ],
 )
@@ -400,7 +400,7 @@ def test_ctrl_c_leaves_nothing_behind_and_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mrdc", "pack", str(folder.parent), "--budget", "1GB"]
     flags = ["-o", str(out / "m"), "--codec", "avif", *FAST]
     with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(4)
+        until(lambda: any(out.iterdir()))  # it packs
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
@@ -433,7 +433,7 @@ def test_list_names_methods_and_presets(capsys: pytest.CaptureFixture[str]) -> N
     names = said(capsys, "list")
     assert names["methods"] == [*METHODS, *LEARNERS]
     assert names["presets"] == [*RECIPES, *SCENE_RECIPES, *PRESETS, *SCENE_PRESETS]
-    assert "textures" in names["datasets"]
+    assert {"textures", "shapes"} <= set(names["datasets"])
     assert said(capsys, "list", "presets") == {"presets": names["presets"]}
     assert run("list") == 0
     out = capsys.readouterr().out
@@ -546,6 +546,9 @@ REFUSED = [
     (["--set", "nope=1"], "unknown setting of lucir 'nope': choose from base, margin"),
     (["--set", "margin"], "--set margin: write it as name=value"),
     (["--set", "margin=wide"], "--set margin=wide: margin takes a number"),
+    (["--set", "rivals=-1"], "--set rivals=-1: rivals must be 0 or more, and finite"),
+    (["--set", "margin=inf"], "--set margin=inf: margin must be 0 or more, and finite"),
+    (["--memory.codec", "png"], "--memory.codec png: has no qualities to choose from"),
     (["--set", "rivals=1.5"], "--set rivals=1.5: rivals takes a whole number"),
     (["--set", "balance=maybe"], "balance must be 'none', 'new' or 'all'"),
     (["--set", "margin=0.4", "seed_=3"], "unknown setting of lucir 'seed_'"),
@@ -567,6 +570,7 @@ LATE = [
     (["--memory.budget", "plenty"], "budget 'plenty' is not one"),
     (["--memory.budget", "0/class"], "budget '0/class' is not one"),
     (["--memory.budget", "2kB"], "--memory.budget 2kB: 2,000 bytes for 10 classes, but one"),
+    (["--memory.budget", "7kB"], "--memory.budget 7kB: budget leaves"),  # beside the index
     (["--memory.budget", "1 originals", "--memory.quality", "original"], "one image of each takes"),
 ]
 WITHOUT_GPU = [

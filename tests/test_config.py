@@ -198,6 +198,8 @@ def test_fitted(hint: Any, value: Any, new: Any) -> None:
         (int, "x", "file: field must be a whole number, got 'x'"),
         (int, 4.5, "must be a whole number"),
         (int, True, "must be a whole number"),
+        (int, float("inf"), "must be a whole number"),
+        (int, float("nan"), "must be a whole number"),
         (float, {}, "must be a number"),
         (bool, "true", "must be true or false"),
         (bool, 1, "must be true or false"),
@@ -235,7 +237,8 @@ def test_at_one_dotted_place() -> None:
     assert at(BASE, "train.lr", "0.3").train == TrainSettings(lr=0.3)
     assert at(BASE, "memory.candidates", "30+60").memory.candidates == (30, 60)
     assert at(BASE, "size", "32").size == 32
-    assert at(BASE, "options", "margin=0.4").options == ("margin=0.4",)
+    assert at(BASE, "set", "margin=0.4").options == ("margin=0.4",)
+    assert at(BASE, "train.batch-size", "8").train == TrainSettings(batch_size=8)
 
 
 @pytest.mark.parametrize(

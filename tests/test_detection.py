@@ -566,7 +566,7 @@ def test_a_perfect_labeller_teaches_what_labels_would() -> None:
     learner.start_phase(model, task())
     given_ = shots(2)
     known = [torch.cat([torch.tensor([float(n)]), shot.boxes[0]]) for n, shot in enumerate(given_)]
-    learner.labels_ = torch.stack(known)
+    learner.load_state({"labels_": torch.stack(known)})
     supervised = Supervised()
     torch.manual_seed(11)
     expected = supervised.loss(model, 0, shots() + given_, [], [])
@@ -605,10 +605,22 @@ def test_images_without_labels_are_left_out_or_background(
     monkeypatch.setattr("mrdc.detection.learners.losses", note)
     learner = PseudoLabels(burn_in=0.0, keep_empty=keep)
     learner.start_phase(tiny(), task())
-    learner.labels_ = torch.zeros(0, 6)
+    learner.load_state({"labels_": torch.zeros(0, 6)})
     stepped(learner, tiny(), 0)
     assert seen == [count]
     assert "no image got a pseudo label" in learner.report()["warning"]
+
+
+def test_labels_are_found_by_their_image() -> None:
+    """Those of the second and fourth image; only these are drawn from."""
+    learner = PseudoLabels(burn_in=0.0)
+    learner.start_phase(tiny(), task())
+    given_ = torch.tensor([[1.0, 0, 0, 9, 9, 2], [1, 5, 5, 9, 9, 0], [3, 1, 2, 3, 4, 1]])
+    learner.load_state({"labels_": given_})
+    assert learner.pool(tiny(), 0) == [1, 3]
+    counts = [len(boxes) for boxes in learner.labels()]
+    assert counts[:4] == [0, 2, 0, 1] and sum(counts) == 3
+    np.testing.assert_array_equal(learner.labels()[3], [[1, 2, 3, 4, 1]])
 
 
 def test_the_teacher_starts_as_the_student_and_follows_slowly() -> None:

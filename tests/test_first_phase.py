@@ -155,7 +155,7 @@ def test_a_cache_that_cannot_be_written_shares_nothing(
     keeper = RunFolder(tmp_path / "run", {}, {})
     for place in (tmp_path / "file", tmp_path / "file" / "inside"):
         monkeypatch.setenv("MRDC_CACHE", str(place))
-        with keeper.shared("key") as (found, leave):
+        with keeper.shared(lambda: "key") as (found, leave):
             assert found is None
             leave(saved(0).checkpoint)
     keeper.close()

@@ -100,7 +100,16 @@ def test_upright_tells_exif_from_none() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     assert upright(jpeg(0))
+    assert upright(file(Image.fromarray(RAMP), "JPEG", xmp=b"<xmp>a title</xmp>"))
     assert not upright(file(Image.fromarray(RAMP), "JPEG", exif=exif))
+
+
+def test_xmp_orientation_is_applied() -> None:
+    """As Pillow does, which other readers go by."""
+    mark = b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+    block = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">' + mark + b"</x:xmpmeta>"
+    data = file(Image.fromarray(pixels(1, 24, 40)), "JPEG", xmp=block)
+    assert decode(data).shape == (40, 24, 3)
 
 
 @pytest.mark.parametrize(

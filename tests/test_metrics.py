@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from mrdc.clock import Clock
 from mrdc.errors import UsageError
+from mrdc.experiment.totals import mean_choice
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
+from mrdc.settings import MemorySettings
 
 PERCENT = st.floats(0, 100)
 
@@ -120,3 +122,11 @@ def test_a_part_that_fails_is_counted_too(hands: Hands) -> None:
     with clock.part("b"):
         hands.now += 4
     assert clock.seconds == {"a": 1.0, "b": 4.0}
+
+
+def test_a_mean_that_nothing_passes_chooses_nothing() -> None:
+    """A run with originals that do not fit still ends with its result."""
+    row = {"codec": "jpeg", "quality": 10, "quantity": [5], "by_phase": [3.0], "mean": 3.0}
+    assert mean_choice(MemorySettings(), [row]) is None
+    assert mean_choice(MemorySettings(), [row | {"mean": 1.2}]) == 10
+    assert mean_choice(MemorySettings(), [row | {"mean": None}]) is None

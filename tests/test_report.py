@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mrdc.cli import main
+from mrdc.data import open_images
 from mrdc.data.textures import textures
 from mrdc.errors import DataError, OutputError, UsageError
 from mrdc.image import Photo
@@ -170,6 +171,23 @@ def test_a_config_of_somebody_else_is_told(tmp_path: Path) -> None:
     assert "config.json cannot be read" in written([run], tmp_path)
 
 
+@pytest.mark.parametrize("text", ["[]", "3"])
+def test_a_config_of_another_kind_is_told(text: str, tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    (run / "config.json").write_text(text)
+    assert "config.json cannot be read" in written([run], tmp_path)
+
+
+def test_phases_of_somebody_else_are_told(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", events=[{"event": "phase", "phase": 0}], done=False)
+    assert "line 2 of results.jsonl cannot be read" in written([run], tmp_path)
+
+
+def test_equal_phases_have_no_first_one_beside_them(tmp_path: Path) -> None:
+    page = written([made(tmp_path / "run", (), done=False, phases=5, first="equal")], tmp_path)
+    assert "phase 0 of 5 is going" in page
+
+
 def test_a_run_that_has_only_begun_is_a_page_without_figures(tmp_path: Path) -> None:
     """Of what it was told to do."""
     run = made(tmp_path / "run", (), done=False)
@@ -323,6 +341,21 @@ def test_the_best_quality_and_what_r_q_chose(tmp_path: Path) -> None:
     assert SECTIONS["trade-off"](find_runs(runs[:2])) is None
 
 
+def test_curves_of_other_training_are_other_curves(tmp_path: Path) -> None:
+    """Three qualities, and the same ones trained shorter."""
+    runs = [
+        made(tmp_path / f"{quality}-{epochs}", (value, value), quality=quality,
+             memory={"quality": str(quality)}, train={"epochs": epochs})
+        for epochs, more in ((90, 20.0), (1, 0.0))
+        for quality, value in ((90, 50.0 + more), (50, 40.0 + more), (10, 30.0 + more))
+    ]  # fmt: skip
+    section = SECTIONS["trade-off"](find_runs(runs))
+    assert section is not None
+    figures = [part for part in section.parts if isinstance(part, Figure)]
+    found = [[row[2] for row in figure.data[1:]] for figure in figures]
+    assert sorted(found) == [[50.0, 40.0, 30.0], [70.0, 60.0, 50.0]]
+
+
 def test_time_is_added_up_by_part() -> None:
     """Small parts are put together."""
     from mrdc.report.curves import seconds_of
@@ -450,6 +483,25 @@ def test_without_its_data_a_memory_shows_its_bytes_alone(tmp_path: Path) -> None
     assert "data:image/png" not in page
 
 
+def test_originals_that_cannot_be_read_are_not_shown(tmp_path: Path) -> None:
+    """Somebody wrote over them since."""
+    from tests.conftest import make_photos
+
+    photos = make_photos(tmp_path / "photos", classes=3, images=8)
+    run = kept(tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["settings"]["data"] = str(photos)
+    (run / "config.json").write_text(json.dumps(config))
+    memory = ReplayMemory("20kB", "jpeg", 50, class_names={n: f"class{n}" for n in range(3)})
+    memory.add(dict(enumerate(open_images(photos).photos)))
+    memory.save(run / "memory-01.mrdc")
+    assert "data:image/png" in written([run], tmp_path)
+    for file in photos.rglob("*.jpg"):
+        file.write_bytes(b"junk")
+    page = written([run], tmp_path)
+    assert '<section id="memory"' in page and "data:image/png" not in page
+
+
 def test_a_photo_at_every_quality() -> None:
     """The original first; each as a part of at most 160 x 160 pixels."""
     from mrdc.codec import CODECS
@@ -492,6 +544,12 @@ def test_a_plan_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     text = page.read_text()
     assert re.findall(r'<section id="([^"]+)"', text) == ["choice", "curve", "images"]
     assert "features" in text and (tmp_path / "plan-figures" / "curve-1.csv").exists()
+    capsys.readouterr()
+    bad = photos / "class0" / "00.jpg"
+    bad.rename(bad.with_name("0\udcff.jpg"))  # a name that is no text
+    (photos / "class0" / "01.jpg").write_bytes(b"junk")
+    assert main(["plan", str(photos), *flags, "--skip-bad"]) == 0
+    assert page.read_text().count("data:image/png") < text.count("data:image/png")
     capsys.readouterr()
     one = ["--budget", "2/class", "--quality", "50", "--report", str(page)]
     assert main(["pack", str(photos), *one, "-o", str(tmp_path / "m.mrdc")]) == 2

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from mrdc import show
 from mrdc.cli import main
 from mrdc.errors import UsageError
 from mrdc.experiment.config import named
 from mrdc.experiment.run import finished
 from mrdc.experiment.sweep import Cell, cells, sweep, table
+from mrdc.progress import SweepProgress
 from mrdc.settings import RunSettings
 from tests.conftest import make_photos
 from tests.processes import SMALL, contents, events, finish, numbers, until
@@ -113,6 +116,18 @@ def test_means_and_sample_deviations_by_hand() -> None:
     assert {name: first[name] for name in expected} == pytest.approx(expected)
     assert (second["runs"], second["deviation"], second["quality"]) == (1, None, ["None"])
     assert second["average_incremental_accuracy"] == 20
+
+
+def test_detectors_have_their_own_scores(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not accuracy, and not percent of images."""
+    found = [result(5, 4, -1, 3, ap=[3.0, 4.0], ap50=[8.0, 9.0], ap75=[1.0, n]) for n in (2, 3)]
+    rows = table([cell(detector="r18", seed=str(seed)) for seed in (0, 1)], found)
+    assert [rows[0][key] for key in ("ap", "ap50", "ap75", "ap_deviation")] == [4, 9, 2.5, 0]
+    show.sweep(Console(width=120), {"table": rows, "runs": found, "folder": "runs"})
+    out = capsys.readouterr().out
+    assert "AP50" in out and "AP by phase" in out and "%" not in out
+    SweepProgress(False)(cell(seed="0"), found[0])
+    assert capsys.readouterr().err == "seed 0: AP 4.00, 3 s\n"
 
 
 # Refusals of the command

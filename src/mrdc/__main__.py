@@ -16,8 +16,9 @@ def main() -> None:
         from mrdc.cli import main as run
 
         sys.exit(run())
-    except KeyboardInterrupt:
-        sys.exit("mrdc: interrupted: nothing was written")
+    except KeyboardInterrupt:  # while it was still starting
+        print("mrdc: interrupted: nothing was written", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

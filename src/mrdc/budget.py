@@ -33,9 +33,9 @@ class Budget:
 
     def __str__(self) -> str:
         if self.unit == "bytes":
-            whole = [name for name, size in UNITS.items() if name and self.amount % size == 0]
+            whole = [name for name, size in UNITS.items() if int(self.amount) % size == 0]
             unit = max(whole, key=lambda name: UNITS[name])
-            return f"{self.amount / UNITS[unit]:.0f}{unit}"
+            return f"{int(self.amount) // UNITS[unit]}{unit}"
         return f"{self.amount:g}" + ("/class" if self.unit == "class" else " originals")
 
     def as_json(self, total: int) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget
             originals without their mean size in `original_bytes`.
     """
     match = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*(/\s*(?:class|phase)|originals?|[kmgt]?i?b|)\s*",
+        r"\s*(\d+(?:\.\d+)?)\s*(/\s*(?:class|phase)|originals?|(?:[kmgt]i?)?b|)\s*",
         str(text),
         re.IGNORECASE,
     )
@@ -89,6 +89,8 @@ def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget
         raise UsageError(f"budget {text!r} is not one: {ALLOWED}")
     amount, unit = float(match[1]), match[2].lower() or "b"
     sizes = {name.lower(): size for name, size in UNITS.items()}
+    if unit in sizes and amount * sizes[unit] < 1:
+        raise UsageError(f"budget {text!r} is less than a byte: {ALLOWED}")
     if unit in sizes:
         return Budget(float(int(amount * sizes[unit])), "bytes", original_bytes)
     if original_bytes is None or original_bytes <= 0:

@@ -1,12 +1,13 @@
-"""The command line: one thin function for each verb."""
+"""The command line."""
 
+import errno
 import io
 import json
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from mrdc.errors import ImageError, MrdcError, UsageError
 from mrdc.progress import Progress, SweepProgress
 from mrdc.registry import lookup
 from mrdc.settings import AnySettings, DetectSettings, RunSettings
+
+NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def run(command: Command, console: Console) -> int:
@@ -216,7 +219,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         _silence()
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror}", 2)
+        unnamed = "standard output" if error.errno in NO_WRITING else "the system"
+        return _fail(f"{error.filename or unnamed}: {error.strerror}", 2)
 
 
 def _run(arguments: list[str]) -> int:
@@ -307,7 +311,8 @@ def as_settings(command: Experiment) -> AnySettings:
 
 def _silence() -> None:
     """Let Python's own flush at exit go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, AttributeError), open(os.devnull, "wb") as nowhere:  # no real output
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

@@ -12,12 +12,19 @@ from mrdc.exporting import Format
 from mrdc.settings import DetectSettings, PackSettings, PlanSettings, RunSettings
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
+Page = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        help="Also write a page (.html): the trade-off, the choice, what the images look like."
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Plan(PlanSettings):
     """Which quality, how many images, R_q of each candidate; writes nothing."""
 
+    report: Page = None
     json: Json = False
 
 
@@ -25,6 +32,7 @@ class Plan(PlanSettings):
 class Pack(PackSettings):
     """Choose quality and images, and write one memory file."""
 
+    report: Page = None
     json: Json = False
 
 

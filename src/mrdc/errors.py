@@ -53,3 +53,7 @@ class TrainingError(MrdcError, RuntimeError):
 
 class OutputError(MrdcError, OSError):
     """Something could not be written; nothing was kept of it."""
+
+
+class SweepError(MrdcError, RuntimeError):
+    """Some runs of a sweep failed; the others are kept."""

@@ -113,7 +113,8 @@ class Exemplars:
         codec, quality = self._space()[-1] if memory.quality in ("auto", "dynamic") else (
             self.codec, self.quality,
         )  # fmt: skip
-        probe = ReplayMemory(UNLIMITED, codec, quality, accounting=memory.accounting)
+        probe = self._empty()
+        probe.budget, probe.codec, probe.quality = UNLIMITED, codec, quality
         firsts = {label: photos[:1] for label, photos in enumerate(self.stream.train.photos)}
         probe.add(firsts, threads=self.settings.threads)
         total = self.budget.total_bytes(len(self.stream.classes))
@@ -122,6 +123,10 @@ class Exemplars:
                 f"--memory.budget {memory.budget}: {total:,} bytes for {len(firsts)} classes, but "
                 f"one image of each takes about {probe.nbytes:,} at the lowest quality allowed"
             )
+        try:
+            probe.rebudget(self.budget)  # with all that is charged beside images
+        except BudgetError as error:
+            raise BudgetError(f"--memory.budget {memory.budget}: {error}") from None
 
     def _empty(self) -> ReplayMemory:
         return ReplayMemory(
@@ -257,6 +262,11 @@ def fixed_quality(memory: MemorySettings) -> tuple[Codec, int | None]:
     """
     codec = lookup(CODECS, memory.codec, "codec")
     lookup(SELECTORS, memory.select, "selector")
+    if not codec.qualities and codec.name != ORIGINAL:
+        raise UsageError(
+            f"--memory.codec {codec.name}: has no qualities to choose from; `mrdc list codecs` "
+            "says which have"
+        )
     for quality in memory.candidates if codec.qualities else ():
         codec.check_quality(quality)
     judge([], memory.rule, memory.epsilon)

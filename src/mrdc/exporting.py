@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from mrdc.errors import MemoryFileError, OutputError, UsageError
 from mrdc.image import decode
-from mrdc.store import Boxes, MemoryFile, output_errors, umask, whole_file
+from mrdc.store import UMASK, Boxes, MemoryFile, output_errors, whole_file
 
 Format = Literal["folder", "webdataset", "coco"]
 Tell = Callable[[int], None]  # told of progress
@@ -98,7 +98,7 @@ def _whole_folder(output: Path) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(".tmp", f".{output.name}.", parent))
         try:
             yield temporary
-            temporary.chmod(0o777 & ~umask())
+            temporary.chmod(0o777 & ~UMASK)
             temporary.rename(output)
         except BaseException:
             shutil.rmtree(temporary)

@@ -51,15 +51,17 @@ def decode(data: bytes, name: str = "image") -> Pixels:
 
 
 def upright(data: bytes) -> bool:
-    """Whether a JPEG stream carries no EXIF block that could rotate it."""
+    """Whether a JPEG stream carries no block, EXIF or XMP, that could rotate it."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]
-        if marker == 0xE1 and data[position + 4 : position + 8] == b"Exif":
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        block = data[position + 4 : end] if marker == 0xE1 else b""
+        if block.startswith(b"Exif") or b"Orientation" in block:
             return False
         if (0xC0 <= marker <= 0xCF and marker != 0xC4) or marker == 0xDA:
             return True
-        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        position = end
     return False
 
 

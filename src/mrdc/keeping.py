@@ -56,7 +56,7 @@ class Keeper:
         """Keep the middle of a phase, if the last time was long ago."""
 
     @contextmanager
-    def shared(self, key: str) -> Iterator[tuple[Checkpoint | None, Leave]]:
+    def shared(self, key: Callable[[], str]) -> Iterator[tuple[Checkpoint | None, Leave]]:
         """A first phase that another run has trained; else a way to leave ours for others."""
         yield None, lambda checkpoint: None
 

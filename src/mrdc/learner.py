@@ -156,8 +156,8 @@ class Run:
             "parts": clock.seconds,
         }
         self.results = [*self.results, result]
+        self.keeper.event("phase", result)  # twice rather than never, if killed in between
         self.keeper.save(Saved(phase, self._checkpoint(), self._memory))
-        self.keeper.event("phase", result)
 
     def _lesson(self, phase: int) -> Lesson:
         labels = self.stream.phases[phase]
@@ -217,7 +217,7 @@ class Run:
             self._main_fit(lesson)
             return
         start = time.perf_counter()
-        with self.keeper.shared(self._first_phase_key()) as (found, leave):
+        with self.keeper.shared(self._first_phase_key) as (found, leave):
             if found is not None:
                 self.model.load_state_dict(found.tensors["model"])
                 self.first_phase = found.about

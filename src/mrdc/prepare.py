@@ -1,6 +1,7 @@
 """What a run is made of, from its settings: method, network, device."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -92,6 +93,8 @@ def with_options(method: T, options: Sequence[str], name: str) -> T:
         except ValueError:
             want = {"int": "a whole number", "float": "a number"}[type(default).__name__]
             raise UsageError(f"--set {option}: {key} takes {want}") from None
+        if isinstance(default, int | float) and not 0 <= values[key] < math.inf:
+            raise UsageError(f"--set {option}: {key} must be 0 or more, and finite")
     return changed(method, values)
 
 

@@ -102,6 +102,7 @@ class SweepProgress:
         if result is None:
             line = f"{name}: begun"
         else:
-            score = result["average_incremental_accuracy"]
-            line = f"{name}: {score:.2f} % averaged, {result['seconds']:.0f} s"
+            score = f"{result['average_incremental_accuracy']:.2f} % averaged"
+            score = f"AP {result['ap'][-1]:.2f}" if "ap" in result else score
+            line = f"{name}: {score}, {result['seconds']:.0f} s"
         print(line, file=sys.stderr, flush=True)

@@ -51,8 +51,6 @@ class PlanSettings:
     """For random_choice."""
     threads: int | None = None
     """Decoding and encoding threads; results do not depend on it."""
-    report: Path | None = None
-    """Also write a page (.html): the trade-off, the choice, what the images look like."""
 
 
 @dataclass(frozen=True)

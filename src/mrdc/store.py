@@ -43,6 +43,8 @@ ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", 
 WITH_BOXES = (*ARRAYS[:4], "box_counts", "boxes", *ARRAYS[4:])
 HEADER_BYTES = 1024  # of the header, beside the JSON metadata, at most
 BOX_HEADER_BYTES = 256  # of the header, for the arrays of boxes, at most
+UMASK = os.umask(0)  # what new files may not do; to read it is to set it, so once, here
+os.umask(UMASK)
 NOTES_BYTES = 2048  # set aside for notes, so that a plan and its file hold the same images
 
 
@@ -276,7 +278,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~umask())
+            os.chmod(temporary, 0o666 & ~UMASK)
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -298,13 +300,6 @@ def output_errors(path: Path) -> Iterator[None]:
         raise OutputError(
             f"{path}: cannot be written ({error.strerror}): {hint}nothing was kept"
         ) from error
-
-
-def umask() -> int:
-    """The permissions that new files shall not have."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(folder: Path) -> None:

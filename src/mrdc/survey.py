@@ -174,6 +174,8 @@ def search_space(settings: PlanSettings) -> list[tuple[Codec, int | None]]:
     """
     if not settings.codec or not settings.quality:
         raise UsageError("--codec and --quality need at least one value each")
+    if settings.exact and settings.volume == "ridge":
+        raise UsageError("--exact goes with --volume gram: k-DPPs are of plain volumes")
     if settings.seed < 0:
         raise UsageError(f"--seed must be 0 or more, got {settings.seed}")
     if settings.threads is not None and settings.threads < 1:

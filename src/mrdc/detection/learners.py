@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -112,7 +111,7 @@ class PseudoLabels(Supervised):
     threshold: float = 0.7
     burn_in: float = 0.2  # of a phase, before there are labels
     keep_empty: int = 0  # 1: an image without labels is all background; 0: it is left out
-    labels_: Tensor | None = None  # (n, 6): the image's place, its box, its label
+    labels_: Tensor | None = None  # (n, 6): the image's place, its box, its label, by place
 
     wants_unlabelled = True
 
@@ -121,7 +120,8 @@ class PseudoLabels(Supervised):
 
     def start_phase(self, model: FasterRCNN, task: Task) -> None:
         self.task = task
-        self.labels_ = None
+        self.by_place: dict[int, Tensor] = {}
+        self._take(None)
         self.first = round(self.burn_in * task.steps)
 
     def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
@@ -130,8 +130,7 @@ class PseudoLabels(Supervised):
             return ()
         if self.labels_ is None:
             self._label(model)
-        places = range(len(self.task.unlabelled))
-        return places if self.keep_empty else [p for p in places if len(self._of(p))]
+        return range(len(self.task.unlabelled)) if self.keep_empty else list(self.by_place)
 
     def loss(
         self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
@@ -146,16 +145,21 @@ class PseudoLabels(Supervised):
         for place, found in enumerate(detect(model, self.task.unlabelled, self.task.batch_size)):
             boxes = torch.from_numpy(found.above(self.threshold))
             rows.append(torch.cat([torch.full((len(boxes), 1), float(place)), boxes], 1))
-        self.labels_ = torch.cat(rows)
+        self._take(torch.cat(rows))
+
+    def _take(self, labels: Tensor | None) -> None:
+        self.labels_ = labels
+        self.by_place = {}
+        if labels is not None:
+            places, counts = torch.unique_consecutive(labels[:, 0], return_counts=True)
+            parts = torch.split(labels[:, 1:], counts.tolist())
+            self.by_place = dict(zip(places.int().tolist(), parts, strict=True))
 
     def _of(self, place: int) -> Tensor:
-        assert self.labels_ is not None
-        return self.labels_[self.labels_[:, 0] == place, 1:]
+        return self.by_place.get(place, torch.zeros(0, 5))
 
     def labels(self) -> list[Boxes]:
         """By image; none before they are made."""
-        if self.labels_ is None:
-            return [np.zeros((0, 5), np.float32)] * len(self.task.unlabelled)
         return [self._of(place).numpy() for place in range(len(self.task.unlabelled))]
 
     def report(self) -> dict[str, Any]:
@@ -171,7 +175,7 @@ class PseudoLabels(Supervised):
         return {} if self.labels_ is None else {"labels_": self.labels_}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.labels_ = state["labels_"].cpu() if "labels_" in state else None
+        self._take(state["labels_"].cpu() if "labels_" in state else None)
 
 
 @dataclass(kw_only=True)

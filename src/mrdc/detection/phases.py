@@ -212,8 +212,8 @@ class SceneRun:
             "seconds": time.perf_counter() - self.start + self.elapsed, "parts": clock.seconds,
         }  # fmt: skip
         self.results = [*self.results, result]
+        self.keeper.event("phase", result)  # twice rather than never, if killed in between
         self.keeper.save(Saved(phase, self._checkpoint(), self.memory))
-        self.keeper.event("phase", result)
 
     def _feed(self, phase: int) -> SceneFeed:
         """The phase's labelled scenes with all that is replayed, and its unlabelled images."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from mrdc.experiment.sweep import Cell, grouped, table
@@ -22,16 +22,11 @@ def more_of(runs: Sequence[Json]) -> Json:
     ratios = [ratio for run in runs if (ratio := stored_ratio(run)) is not None]
     lost = [run["initial_forgetting"] for run in runs if "initial_forgetting" in run]
     picks = {str(run["mean_choice"]) for run in runs if run.get("mean_choice") is not None}
-    found = {
+    return {
         "volume_ratio": mean(ratios) if ratios else None,
         "picks": sorted(picks),
         "initial_forgetting": mean(lost) if lost else None,
     }
-    if all("ap" in run for run in runs):
-        last = [run["ap"][-1] for run in runs]
-        found |= {name: mean(run[name][-1] for run in runs) for name in ("ap", "ap50", "ap75")}
-        found["ap_deviation"] = stdev(last) if len(last) > 1 else None
-    return found
 
 
 def stored_ratio(run: Json) -> float | None:

@@ -86,7 +86,7 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is bool and isinstance(value, bool):
         return value
-    if hint is int and number and value == int(value):
+    if hint is int and number and float(value).is_integer():
         return int(value)
     if hint is float and number:
         return float(value)
@@ -95,15 +95,18 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
     raise UsageError(f"{where} must be {names.get(hint, 'text')}, got {value!r}")
 
 
+FLAGS = {"set": "options"}  # flags that have not the name of their setting
+
+
 def at(settings: Any, dotted: str, text: str, flag: str = "--grid") -> Any:
-    """Settings with one value replaced, as `memory.quality` names it; 10+50 is several values.
+    """Settings with one value replaced, as its flag names it; 10+50 is several values.
 
     Raises:
         UsageError: no such field, or another kind of value.
     """
     parts = [_parsed(part) for part in text.split("+")] if "+" in text else _parsed(text)
     nested: Any = parts
-    for part in reversed(dotted.split(".")):
+    for part in reversed(FLAGS.get(dotted, dotted.replace("-", "_")).split(".")):
         nested = {part: nested}
     return changed(settings, nested, f"{flag} {dotted}")
 

@@ -140,14 +140,14 @@ class RunFolder(Keeper):
     # The first phase, shared between runs
 
     @contextmanager
-    def shared(self, key: str) -> Iterator[tuple[Checkpoint | None, Leave]]:
+    def shared(self, key: Callable[[], str]) -> Iterator[tuple[Checkpoint | None, Leave]]:
         """One process trains it; the others wait, and take it over."""
         folder = self._shared_folder()
         if folder is None:
             yield None, lambda checkpoint: None
             return
-        file = folder / f"{key}.safetensors"
-        with (folder / f"{key}.lock").open("w") as held:
+        file = folder / f"{key()}.safetensors"
+        with file.with_suffix(".lock").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             for left in folder.glob(f".{file.name}.*.tmp"):  # by processes that were killed
                 left.unlink(missing_ok=True)

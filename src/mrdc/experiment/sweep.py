@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from mrdc.errors import MrdcError, UsageError
+from mrdc.errors import OutputError, SweepError, UsageError
 from mrdc.experiment.config import at, grid, named
 from mrdc.experiment.detect import check_detect
 from mrdc.experiment.run import check
@@ -31,13 +31,6 @@ class Cell:
     recipe: str
     settings: AnySettings
     folder: Path
-
-
-class SweepError(MrdcError, RuntimeError):
-    """Some runs of a sweep failed; the others are kept."""
-
-
-FLAGS = {"set": "options"}  # flags that have not the name of their setting
 
 
 def cells(
@@ -64,7 +57,7 @@ def cells(
             if axis == "out":
                 raise UsageError("--grid out: no axis; give --out to the sweep")
             if axis != "recipe":
-                settings = at(settings, FLAGS.get(axis, axis.replace("-", "_")), value)
+                settings = at(settings, axis, value)
         if isinstance(settings, DetectSettings):
             check_detect(settings)
         else:
@@ -122,11 +115,14 @@ def _run(
 ) -> dict[str, Any]:
     """One run in a process of its own; its result, or {"error": its last words}."""
     tell(cell, None)
-    with output_errors(cell.folder):
-        cell.folder.mkdir(parents=True, exist_ok=True)
     file = cell.folder.with_name(f"{cell.folder.name}.{CELL}")
-    with whole_file(file) as written:
-        written.write(json.dumps(_as_json(cell)).encode())
+    try:
+        with output_errors(cell.folder):
+            cell.folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as written:
+            written.write(json.dumps(_as_json(cell)).encode())
+    except OutputError as error:
+        return {"error": str(error)}
     command = [sys.executable, "-m", "mrdc", "run", str(file), "--json", "--out", str(cell.folder)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
@@ -181,21 +177,31 @@ def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[
     rows = []
     for place, runs in grouped(made, results).items():
         scores = [run["average_incremental_accuracy"] for run in runs]
+        found: dict[str, Any] = {}
+        if all("ap" in run for run in runs):
+            found = {name: mean(run[name][-1] for run in runs) for name in ("ap", "ap50", "ap75")}
+            found["ap_deviation"] = deviation([run["ap"][-1] for run in runs])
         rows.append(
             {
                 **dict(place),
                 "runs": len(runs),
                 "average_incremental_accuracy": mean(scores),
-                "deviation": stdev(scores) if len(scores) > 1 else None,
+                "deviation": deviation(scores),
                 "accuracy": list(map(mean, zip(*(run["accuracy"] for run in runs), strict=True))),
                 "last_accuracy": mean(run["accuracy"][-1] for run in runs),
                 "average_forgetting": mean(run["average_forgetting"] for run in runs),
                 "quality": sorted({str(run["quality"]) for run in runs}),
                 "items": mean(run["memory"]["items"] for run in runs),
                 "seconds": mean(run["seconds"] for run in runs),
+                **found,
             }
         )
     return rows
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Of a sample; None of a single value."""
+    return stdev(values) if len(values) > 1 else None
 
 
 def run_sweep(

@@ -7,7 +7,7 @@ from typing import Any
 
 from mrdc.exemplars import ORIGINAL
 from mrdc.metrics import average_incremental_accuracy
-from mrdc.quality import Candidate, choose_quality
+from mrdc.quality import Candidate, choose_quality, judge
 from mrdc.settings import AnySettings, MemorySettings
 
 
@@ -64,13 +64,13 @@ def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def mean_choice(memory: MemorySettings, ratios: list[dict[str, Any]]) -> int | str | None:
-    """The quality that R_q averaged over the phases would choose; None without candidates."""
+    """The quality that R_q averaged over the phases would choose; None where none passes."""
     candidates = [
         Candidate(row["codec"], row["quality"], sum(row["quantity"]), 0, log(row["mean"]), {})
         for row in ratios
         if row["mean"] is not None
     ]
-    if not candidates:
+    if not any(c.feasible for c in judge(candidates, memory.rule, memory.epsilon)):
         return None
     chosen = choose_quality(candidates, memory.rule, memory.epsilon)
     return ORIGINAL if chosen.quality is None else chosen.quality

@@ -96,9 +96,9 @@ class BiC(Method):
         """Beta and gamma from the validation images; None if a class has none."""
         parts = (lesson.memory, lesson.fresh)
         old, new = (part.pick(np.flatnonzero(self._validation(lesson, part))) for part in parts)
-        equal = balanced(old + new)
-        if len(set(equal.labels)) < lesson.old + lesson.new:
+        if len({*old.labels, *new.labels}) < lesson.old + lesson.new:
             return None
+        equal = balanced(old + new)
         features, head = lesson.features(equal), lesson.model.head
         weight = next(head.parameters())
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -120,7 +121,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest phase of a run folder."""
-    found = folder.glob("phase-*.safetensors")
+    files = folder.glob("phase-*.safetensors")
+    found = [path for path in files if re.fullmatch(r"phase-\d+", path.stem)]  # no copies
     return max(found, key=lambda path: int(path.stem.removeprefix("phase-")), default=None)
 
 

@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,7 +42,7 @@ def contents(runs: Sequence[Run]) -> list[Section]:
         return []
     run, file = kept[0]
     found = Contents(run, file)
-    parts = (found.memory(), found.plane())
+    parts = (found.memory(), _quietly(found.plane, None))
     return [part for part in parts if part is not None and part.parts]
 
 
@@ -69,9 +70,12 @@ class Contents:
         names = {entry["label"]: entry["name"] for entry in self.file.meta["classes"]}
         for place in spread:
             photo = self.originals.get(self.file.sources[place])
-            if photo is not None:
-                heading = f"{names[int(labels[place])]}: {photo.id}"
-                section.parts.append(Strip(heading, self._qualities(photo)))
+            if photo is None:
+                continue
+            nothing: list[tuple[str, str]] = []
+            strip = _quietly(partial(self._qualities, photo), nothing)
+            heading = f"{names[int(labels[place])]}: {photo.id}"
+            section.parts += [Strip(heading, strip)] if strip else []
         return section
 
     def _bytes(self) -> Figure:

@@ -1,5 +1,6 @@
 """Figures about runs; a part without data is left out."""
 
+import json
 from collections.abc import Sequence
 from statistics import mean
 
@@ -64,13 +65,14 @@ def _same_length(curves: Sequence[list[float]]) -> list[list[float]]:
 def trade_off(runs: Sequence[Run]) -> Section | None:
     """Quality against quantity: runs of one method and budget that differ in quality."""
     section = Section("trade-off", "Quality against quantity")
-    families: dict[tuple[object, ...], list[Group]] = {}
+    families: dict[str, list[Group]] = {}
     for group in grouped([run for run in runs if run.result]):
         run = group.first
-        key = (run.data, run.settings.get("method"), run.settings.get("phases"),
-               run.memory.get("budget"), run.memory.get("codec"))  # fmt: skip
-        families.setdefault(key, []).append(group)
-    for (data, method, _, budget, _), groups in families.items():
+        same = {k: v for k, v in run.decisive.items() if k != "memory.quality"}
+        families.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(group)
+    for groups in families.values():
+        run = groups[0].first
+        data, method, budget = run.data, run.settings.get("method"), run.memory.get("budget")
         points = {quality_of(group.first): group for group in groups if quality_of(group.first)}
         if len(points) < 3:
             continue

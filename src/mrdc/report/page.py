@@ -86,7 +86,7 @@ def write_page(
         title=title, question=question, sections=sections, made=f"Made by mrdc {__version__}."
     )
     with whole_file(output) as file:
-        file.write(page.encode())
+        file.write(page.encode(errors="replace"))
 
 
 def check_output(output: Path) -> None:
@@ -108,11 +108,11 @@ def _save(folder: Path, section: Section, figure: Figure) -> str:
     number = 1 + [part for part in section.parts if isinstance(part, Figure)].index(figure)
     name = f"{section.name}-{number}"
     with whole_file(folder / f"{name}.svg") as file:
-        file.write(figure.svg.encode())
+        file.write(figure.svg.encode(errors="replace"))
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(figure.data)
     with whole_file(folder / f"{name}.csv") as file:
-        file.write(text.getvalue().encode())
+        file.write(text.getvalue().encode(errors="replace"))
     return name
 
 

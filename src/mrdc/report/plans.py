@@ -1,11 +1,13 @@
 """The small page that `plan --report` and `pack --report` write."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from mrdc.codec import CODECS
 from mrdc.data import open_images
 from mrdc.embedding import load_embedder
-from mrdc.planning import Measured, Plan
+from mrdc.errors import ImageError
+from mrdc.planning import Plan
 from mrdc.report.contents import SHOWN, at_qualities
 from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line, log_scale
 from mrdc.report.page import write_page
@@ -32,16 +34,11 @@ def choice(plan: Plan) -> Section:
     for c in plan.candidates:
         known = c.exact or {}
         more = [f"{known[key]:.3f}" if key in known else "" for key in ("log_z", "l2")]
-        rows.append([name(c), f"{c.quantity:,}", f"{c.bytes:,}", f"{c.volume_ratio:.3f}",
+        rows.append([str(c), f"{c.quantity:,}", f"{c.bytes:,}", f"{c.volume_ratio:.3f}",
                      c.verdict, *(more if exact else [])])  # fmt: skip
     told = (f"{plan.images:,} images of {plan.classes:,} classes; the budget is "
             f"{plan.budget_bytes:,} bytes ({size(plan.budget_bytes)}).")  # fmt: skip
     return Section("choice", "The choice", [told, Grid(rows)])
-
-
-def name(candidate: Measured) -> str:
-    quality = candidate.quality
-    return candidate.codec if quality is None else f"{candidate.codec} {quality}"
 
 
 def curve(plan: Plan) -> Section:
@@ -64,17 +61,13 @@ def curve(plan: Plan) -> Section:
                 where = (c.quantity, c.volume_ratio)
                 label = "original" if c.quality is None else str(c.quality)
                 axes.annotate(label, where, textcoords="offset points", xytext=(5, 5), fontsize=8.5)
-                figure.data.append([name(c), *where])
-                if c is plan.chosen or (c.codec, c.quality) == _key(plan.chosen):
+                figure.data.append([str(c), *where])
+                if (c.codec, c.quality) == (plan.chosen.codec, plan.chosen.quality):
                     axes.plot(*where, "o", ms=14, mfc="none", mec=COLOURS[7], mew=1.6)
         axes.set(xlabel="images that fit the budget", ylabel="R_q")
         log_scale(axes)
         legend(axes, len(codecs) + 1)
     return Section("curve", "Quality against quantity", [figure])
-
-
-def _key(candidate: Measured) -> tuple[str, int | None]:
-    return candidate.codec, candidate.quality
 
 
 def images(plan: Plan) -> Section:
@@ -84,5 +77,6 @@ def images(plan: Plan) -> Section:
     embedder = load_embedder(plan.settings.embed, plan.settings.weights)
     photos = open_images(plan.settings.photos).all_photos
     for photo in photos[:: max(1, len(photos) // SHOWN)][:SHOWN]:
-        section.parts.append(Strip(photo.id, at_qualities(photo, pairs, embedder)))
+        with suppress(ImageError):  # of those that the plan has skipped
+            section.parts.append(Strip(photo.id, at_qualities(photo, pairs, embedder)))
     return section

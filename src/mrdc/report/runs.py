@@ -11,6 +11,7 @@ from mrdc.errors import DataError
 from mrdc.experiment.folder import CONFIG, RESULTS, flat
 
 Json = dict[str, Any]
+PHASE = ("accuracy", "quality", "memory", "candidates", "trained_images", "seconds", "parts")
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,12 @@ def find_runs(sources: Sequence[Path]) -> list[Run]:
 def read_run(folder: Path) -> Run:
     """A run folder; lines that cannot be read are told, not fatal."""
     problems: list[str] = []
-    config: Json = {}
     try:
         config = json.loads((folder / CONFIG).read_text())
+        if not isinstance(config, dict):
+            raise ValueError("no settings in it")
     except (OSError, ValueError) as error:
+        config = {}
         problems.append(f"{CONFIG} cannot be read ({error})")
     phases: dict[int, Json] = {}
     result: Json | None = None
@@ -182,7 +185,7 @@ def read_run(folder: Path) -> Run:
         try:
             event = json.loads(line)
             if event.get("event") == "phase":
-                phases[int(event["phase"])] = event
+                phases[int(event["phase"])] = {key: event[key] for key in PHASE} | event
             elif "average_incremental_accuracy" in event:
                 result = event
         except (ValueError, KeyError, TypeError, AttributeError):

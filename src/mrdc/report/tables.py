@@ -19,7 +19,8 @@ def what_was_run(runs: Sequence[Run]) -> Section:
     rows: Table = [[*head, "commit", "hardware", "torch"]]
     notes: list[Part] = []
     for run in runs:
-        wanted = int(run.settings.get("phases", 0)) + (0 if run.detects else 1)
+        alike = run.detects or run.settings.get("first") == "equal"
+        wanted = int(run.settings.get("phases", 0)) + (0 if alike else 1)
         going = f"phase {len(run.phases)} of {wanted} is going, or was stopped"
         where = run.about.get("gpu") or f"{run.about.get('cores', '?')} CPU cores"
         rows.append(

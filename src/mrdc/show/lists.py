@@ -29,7 +29,7 @@ def names() -> dict[str, list[str]]:
         "methods": [*TRAINING, *DETECTION],
         "codecs": list(CODECS),
         "selectors": list(SELECTORS),
-        "datasets": [*DATASETS, *(f"{kind}:FOLDER" for kind in KINDS)],
+        "datasets": [*DATASETS, "shapes", *(f"{kind}:FOLDER" for kind in KINDS)],
         "presets": [*RECIPES, *SCENE_RECIPES, *PRESETS, *SCENE_PRESETS],
         "studies": list(STUDIES),
     }

@@ -108,19 +108,7 @@ def sweep(console: Console, found: dict[str, Any]) -> None:
     axes = list(rows[0])[: list(rows[0]).index("runs")]
     names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
     title = f"{', '.join(axes)}<"
-    made = table(title, "runs", "averaged %", "+-", "last %", "forgetting", "images", "seconds")
-    for name, row in zip(names, rows, strict=True):
-        made.add_row(
-            name,
-            str(row["runs"]),
-            f"{row['average_incremental_accuracy']:.2f}",
-            "" if row["deviation"] is None else f"{row['deviation']:.2f}",
-            f"{row['last_accuracy']:.2f}",
-            f"{row['average_forgetting']:.2f}",
-            f"{row['items']:,.0f}",
-            f"{row['seconds']:.0f}",
-        )
-    console.print(made)
+    console.print(scores(title, names, rows))
     curves(console, title, names, rows)
     console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")
 
@@ -157,14 +145,13 @@ def study(console: Console, found: dict[str, Any]) -> None:
 
 
 def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
-    """What runs of a study reached; seconds include a first phase that was taken over."""
+    """What runs of a sweep or study reached; seconds include a first phase that was taken over."""
     fields = SCENE_SCORES if "ap" in rows[0] else SCORES
-    if all(row["runs"] == 1 for row in rows):
-        fields = {column: field for column, field in fields.items() if column != "+-"}
+    fields = {c: f for c, f in fields.items() if any(row.get(f) is not None for row in rows)}
     made = table(title, "runs", *fields, "images", "seconds")
     made.columns[0].overflow = "fold"
     for name, row in zip(names, rows, strict=True):
-        numbers = ["" if row[field] is None else f"{row[field]:.2f}" for field in fields.values()]
+        numbers = ["" if row.get(f) is None else f"{row[f]:.2f}" for f in fields.values()]
         made.add_row(
             name, str(row["runs"]), *numbers, f"{row['items']:,.0f}", f"{row['seconds']:.0f}"
         )
