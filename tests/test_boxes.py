@@ -391,7 +391,7 @@ def test_export_coco_is_read_by_others(
     from torchvision.datasets import CocoDetection
 
     packing(road, tmp_path / "a", quality=(50,), budget="1MB")
-    assert run("export", tmp_path / "a", "-o", tmp_path / "out", "--format", "coco") == 0
+    assert run("export", tmp_path / "a", "-o", tmp_path / "out") == 0
     out = tmp_path / "out"
     seen = CocoDetection(str(out / "images"), str(out / "annotations.json"))
     assert len(seen) == 20

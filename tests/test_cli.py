@@ -135,7 +135,18 @@ def test_export_to_a_tar_that_pack_reads_again(
     again = said(
         capsys, "pack", tmp_path / "out.tar", "--budget", "1MB", "-o", tmp_path / "b", *FAST
     )
-    assert again["items"] == len(ReplayMemory.load(memory))
+    first, second = ReplayMemory.load(memory), ReplayMemory.load(tmp_path / "b")
+    assert again["items"] == len(first) and again["ignored"] == []
+    assert second.class_names == first.class_names
+
+
+def test_a_pipe_has_room_for_long_names() -> None:
+    """Names that are cut cannot be copied."""
+    command = [sys.executable, "-m", "mrdc", "list", "presets"]
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    out = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
+    names = {line.split()[0] for line in out.splitlines()}
+    assert {"textures-lucir-aanets-mrdc", "soda10m-unbiased-teacher-mrdc"} <= names
 
 
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,12 @@ def test_a_file_may_start_from_a_preset(tmp_path: Path) -> None:
     assert (found.paper, found.prefix, found.settings.seed) == (70.84, "imagenet-sub:", 1)
 
 
+def test_a_file_uses_the_names_of_flags(tmp_path: Path) -> None:
+    text = 'recipe = "lucir"\nset = ["margin=0.4"]\n[train]\nbatch-size = 8\n'
+    found = named(toml(tmp_path, text)).preset.settings
+    assert (found.options, found.train.batch_size) == (("margin=0.4",), 8)
+
+
 def test_json_is_a_file_too(tmp_path: Path) -> None:
     """With null for what is not set; a run keeps the name of its recipe."""
     text = '{"recipe": "bic", "size": null, "train": {"epochs": 2}}'

@@ -105,6 +105,14 @@ def test_what_is_held_is_a_prefix_of_the_ranking(
         assert sources == everything.sources(label)[: len(sources)]
 
 
+def test_paths_are_no_images() -> None:
+    """As people try first."""
+    memory = ReplayMemory("1MB", "jpeg", 50)
+    with pytest.raises(UsageError, match="image 0 of class 2 is a str: give a Photo"):
+        memory.add({2: ["a.jpg"]})  # type: ignore[list-item]
+    assert len(memory) == 0
+
+
 def test_a_class_short_of_images_hands_its_bytes_back() -> None:
     """One image against forty: the large class gets all but the small one's bytes."""
     one = len(jpeg(0))

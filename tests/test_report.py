@@ -98,6 +98,35 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(tmp_path: Pa
     ]
 
 
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    """Run again it would look like a second seed without any spread."""
+    seeds = [("a", 0, 60.0), ("b", 1, 40.0), ("again", 0, 60.0)]
+    runs = [made(tmp_path / name, (value, value), seed=seed) for name, seed, value in seeds]
+    (group,) = grouped(find_runs(runs))
+    assert [run.path.name for run in group.runs] == ["a", "b"]
+    page = written(runs, tmp_path)
+    assert "50.00 ± 14.14" in page and "A seed that was run more than once counts once" in page
+    assert "counts once" not in written(runs[:2], tmp_path)
+
+
+def test_unfinished_runs_stand_apart(tmp_path: Path) -> None:
+    """The mean of its first phases is not to be compared."""
+    done = made(tmp_path / "done", seed=0)
+    going = made(tmp_path / "going", (90.0,), done=False, seed=1)
+    labels = [group.label for group in grouped(find_runs([done, going]))]
+    assert labels[1] == f"{labels[0]}, unfinished after 1"
+
+
+def test_many_lines_take_several_figures(tmp_path: Path) -> None:
+    """As many to each as there are colours."""
+    runs = [made(tmp_path / str(n), phases=1, train={"lr": n}) for n in range(len(COLOURS) + 3)]
+    section = SECTIONS["accuracy"](find_runs(runs))
+    assert section is not None
+    figures = [part for part in section.parts if isinstance(part, Figure)]
+    lines = [len({row[0] for row in figure.data[1:]}) for figure in figures]
+    assert lines == [len(COLOURS), 3]
+
+
 def test_data_of_one_name_in_two_places_are_two(tmp_path: Path) -> None:
     """Their groups are told apart by where they lie."""
     for number, place in enumerate(("/a/photos", "/b/photos")):

@@ -114,7 +114,7 @@ def test_means_and_sample_deviations_by_hand() -> None:
         "seconds": 6,
     }
     assert {name: first[name] for name in expected} == pytest.approx(expected)
-    assert (second["runs"], second["deviation"], second["quality"]) == (1, None, ["None"])
+    assert (second["runs"], second["deviation"], second["quality"]) == (1, None, ["original"])
     assert second["average_incremental_accuracy"] == 20
 
 

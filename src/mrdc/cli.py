@@ -40,6 +40,7 @@ from mrdc.progress import Progress, SweepProgress
 from mrdc.registry import lookup
 from mrdc.settings import AnySettings, DetectSettings, RunSettings
 
+PAPER = 160  # columns of what is written to a file or a pipe
 NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -189,7 +190,12 @@ def bars(silent: bool) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
 
 
 class Screen(Console):
-    """A console whose reader may go away."""
+    """A console whose reader may go away; what is no terminal has room for long names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = PAPER
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

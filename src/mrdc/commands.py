@@ -64,7 +64,8 @@ class Export:
     """The folder, or the tar, to make."""
     format: Format | None = None
     """folder: one sub-folder a class; webdataset: a tar of image, class and details; coco: images
-    with boxes, and annotations.json. By default webdataset where the output ends in .tar."""
+    with boxes, and annotations.json. By default webdataset where the output ends in .tar, and
+    coco where there are boxes."""
     json: Json = False
 
 

@@ -34,7 +34,7 @@ def export(
 ) -> int:
     """Write every image as a file of its own; how many there were.
 
-    Without a format, a name that ends in .tar means webdataset.
+    Without a format, a name that ends in .tar means webdataset, and boxes mean coco.
 
     Raises:
         OutputError: the output exists or cannot be written; nothing is left of it.
@@ -46,7 +46,8 @@ def export(
     if not output.absolute().parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
     if format is None:
-        format = "webdataset" if output.suffix == ".tar" else "folder"
+        plain: Format = "coco" if file.box_classes else "folder"
+        format = "webdataset" if output.suffix == ".tar" else plain
     WRITERS[format](file, output, progress)
     return len(file)
 
@@ -127,9 +128,11 @@ def _folder(file: MemoryFile, output: Path, progress: Tell) -> None:
 
 def _webdataset(file: MemoryFile, output: Path, progress: Tell) -> None:
     names = {entry["label"]: entry["name"] for entry in file.meta["classes"]}
+    boxes = [rows.tolist() for rows in file.boxes]  # left, top, right, bottom, label
     with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
         for index, stream, kind, label, rank, source in _images(file):
             about = {"class": names[label], "rank": rank, "source": source}
+            about |= {"boxes": boxes[index]} if file.box_classes else {}
             _put(tar, f"{index:08d}.{kind}", stream)
             _put(tar, f"{index:08d}.cls", str(label).encode())
             _put(tar, f"{index:08d}.json", json.dumps(about).encode())

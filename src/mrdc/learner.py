@@ -127,14 +127,14 @@ class Run:
         lesson = self._lesson(phase)
         self.phase = phase
         self.elapsed = 0.0
-        self.keeper.event(
-            "phase_start",
-            {"phase": phase, "classes": lesson.new, "train_images": len(lesson.train)},
-        )
         with clock.part("prepare"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed(f"rows {phase}"))
             self.method.start_phase(lesson)
             self.model = lesson.model
+        self.keeper.event(
+            "phase_start",
+            {"phase": phase, "classes": lesson.new, "train_images": len(lesson.train)},
+        )
         with clock.part("train"):
             self._train(lesson)
         self.beside.clear()

@@ -412,6 +412,12 @@ def _photos(label: int, images: Iterable[Photo | bytes | Pixels]) -> Iterator[Ph
     for rank, image in enumerate(images):
         if isinstance(image, Photo):
             yield image
+        elif not isinstance(image, bytes | np.ndarray):
+            kind = type(image).__name__
+            raise UsageError(
+                f"image {rank} of class {label} is a {kind}: give a Photo, a file's bytes, or "
+                "pixels (height, width, 3)"
+            )
         else:
             yield Photo(f"{label}/{rank}", partial(_same, image))
 

@@ -1,10 +1,12 @@
 """Labelled images wherever people keep them: folders, a CSV, a WebDataset tar."""
 
 import csv
+import json
 import os
 import stat
 import tarfile
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -205,9 +207,13 @@ def read_pairs(path: Path, first: str, second: str) -> list[tuple[int, str, str]
 
 
 def _webdataset(path: Path) -> ImageSet:
-    """Samples of an image and a .cls with its class, grouped by name up to the first dot."""
+    """Samples of an image and a .cls with its class, grouped by name up to the first dot.
+
+    A class has the name that a .json beside it says, as `export` writes it, else its number.
+    """
     images: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, str] = {}
+    names: dict[str, str] = {}
     ignored = []
     try:
         with tarfile.open(path, "r:") as tar:
@@ -222,14 +228,21 @@ def _webdataset(path: Path) -> ImageSet:
                         both = f"{images[key].name} and {member.name}"
                         raise DataError(f"{path}: two images for one sample: {both}")
                     images[key] = member
-                elif ending.lower() == "cls":
+                elif ending.lower() in ("cls", "json"):
                     content = tar.extractfile(member)
                     assert content is not None
-                    labels[key] = content.read().decode("utf-8", "replace").strip()
+                    text = content.read().decode("utf-8", "replace").strip()
+                    if ending.lower() == "cls":
+                        labels[key] = text
+                    elif name := _class_name(text):
+                        names[key] = name
+                    else:
+                        ignored.append(member.name)
                 else:
                     ignored.append(member.name)
     except tarfile.ReadError as error:
         raise DataError(f"{path}: not a plain (uncompressed, whole) tar: {error}") from None
+    labels |= {key: names[key] for key in labels if key in names}
     unlabelled = [images[key].name for key in images if not labels.get(key)]
     if unlabelled:
         raise DataError(f"{path}: {unlabelled[0]} has no .cls file with its class beside it")
@@ -240,6 +253,15 @@ def _webdataset(path: Path) -> ImageSet:
         for key, member in images.items()
     ]
     return gather(entries, sorted({labels[key] for key in images}, key=_natural), ignored)
+
+
+def _class_name(text: str) -> str | None:
+    """What a sample's .json says of its class."""
+    with suppress(ValueError):
+        found = json.loads(text)
+        name = found.get("class") if isinstance(found, dict) else None
+        return name if isinstance(name, str) else None
+    return None
 
 
 def _natural(label: str) -> tuple[int, int | str, str]:

@@ -45,6 +45,9 @@ def named(name: str) -> Named:
     return Named(label, recipe, replace(base, settings=changed(base.settings, values, name)))
 
 
+FLAGS = {"set": "options"}  # flags that have not the name of their setting
+
+
 def changed(settings: Any, values: Any, where: str) -> Any:
     """Settings with some values replaced, nested ones too.
 
@@ -55,7 +58,8 @@ def changed(settings: Any, values: Any, where: str) -> Any:
         raise UsageError(f"{where} must be a table of settings")
     hints = get_type_hints(type(settings))
     new: dict[str, Any] = {}
-    for name, value in values.items():
+    for flag, value in values.items():
+        name = FLAGS.get(flag, flag.replace("-", "_"))
         hint = lookup(hints, name, f"setting in {where}")
         old = getattr(settings, name)
         place = f"{where}: {name}"
@@ -95,9 +99,6 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
     raise UsageError(f"{where} must be {names.get(hint, 'text')}, got {value!r}")
 
 
-FLAGS = {"set": "options"}  # flags that have not the name of their setting
-
-
 def at(settings: Any, dotted: str, text: str, flag: str = "--grid") -> Any:
     """Settings with one value replaced, as its flag names it; 10+50 is several values.
 
@@ -106,7 +107,7 @@ def at(settings: Any, dotted: str, text: str, flag: str = "--grid") -> Any:
     """
     parts = [_parsed(part) for part in text.split("+")] if "+" in text else _parsed(text)
     nested: Any = parts
-    for part in reversed(FLAGS.get(dotted, dotted.replace("-", "_")).split(".")):
+    for part in reversed(dotted.split(".")):
         nested = {part: nested}
     return changed(settings, nested, f"{flag} {dotted}")
 

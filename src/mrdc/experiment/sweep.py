@@ -190,7 +190,7 @@ def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[
                 "accuracy": list(map(mean, zip(*(run["accuracy"] for run in runs), strict=True))),
                 "last_accuracy": mean(run["accuracy"][-1] for run in runs),
                 "average_forgetting": mean(run["average_forgetting"] for run in runs),
-                "quality": sorted({str(run["quality"]) for run in runs}),
+                "quality": sorted({str(run["quality"] or "original") for run in runs}),
                 "items": mean(run["memory"]["items"] for run in runs),
                 "seconds": mean(run["seconds"] for run in runs),
                 **found,

@@ -23,14 +23,19 @@ PARTS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "e
 
 
 def accuracy(runs: Sequence[Run]) -> Section | None:
-    """A figure for all runs of as many phases on the same data, a line for every group."""
+    """Figures of all runs of as many phases on the same data, a line for every group."""
     section = Section("accuracy", "Accuracy by phase")
     streams: dict[tuple[str, object], list[Group]] = {}
     for group in grouped(runs):
         if group.first.phases:
             key = group.first.data, group.first.settings.get("phases", "?")
             streams.setdefault(key, []).append(group)
-    for (data, phases), here in streams.items():
+    figures = [
+        (data, phases, groups[start : start + len(COLOURS)])
+        for (data, phases), groups in streams.items()
+        for start in range(0, len(groups), len(COLOURS))
+    ]
+    for data, phases, here in figures:
         what = "AP" if here[0].first.detects else "accuracy of the classes seen, %"
         figure = Figure(
             f"accuracy-{data}-{phases}", f"{data}, {phases} phases: {what} after each",

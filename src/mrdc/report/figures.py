@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ def line(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], label:
 
 def in_legend(name: str) -> str:
     """A name of any letters, as a legend takes it: one that begins with _ would be left out."""
-    text = name.encode("utf-8", "replace").decode()
+    text = textwrap.fill(name.encode("utf-8", "replace").decode(), 36) or " "
     return f" {text}" if text.startswith("_") else text
 
 

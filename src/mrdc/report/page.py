@@ -96,7 +96,7 @@ def check_output(output: Path) -> None:
         OutputError, UsageError: with the reason.
     """
     if output.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"-o {output}: must end in .html")
+        raise UsageError(f"{output}: a page must end in .html")
     if not output.parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
     if output.is_dir() or (output.exists() and b"Made by mrdc" not in output.read_bytes()):

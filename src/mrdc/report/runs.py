@@ -113,25 +113,30 @@ class Group:
 def grouped(runs: Sequence[Run]) -> list[Group]:
     """Runs that differ in nothing but the seed, in the order in which they were given.
 
+    A seed that was run again counts once, as it was given first; unfinished runs stand apart.
     Labels tell the phases where runs differ in them, no budget that all share, and
     whatever else two groups of one label differ in.
     """
-    groups: dict[str, list[Run]] = {}
+    found: dict[str, dict[object, Run]] = {}
     for run in runs:
-        key = json.dumps([run.name, run.decisive], sort_keys=True, default=str)
-        groups.setdefault(key, []).append(run)
+        what = [run.name, run.decisive, run.result is None]
+        key = json.dumps(what, sort_keys=True, default=str)
+        found.setdefault(key, {}).setdefault(run.settings.get("seed"), run)
+    groups = [list(by_seed.values()) for by_seed in found.values()]
     budgets = len({run.memory.get("budget") for run in runs}) > 1
     phases = len({run.settings.get("phases") for run in runs}) > 1
 
     def label(run: Run) -> str:
-        return run.label(budgets) + (f", {run.settings.get('phases')} phases" if phases else "")
+        so_far = "" if run.result else f", unfinished after {len(run.phases)}"
+        of = f", {run.settings.get('phases')} phases" if phases else ""
+        return run.label(budgets) + of + so_far
 
     alike: dict[str, list[Run]] = {}
-    for first, *_ in groups.values():
+    for first, *_ in groups:
         alike.setdefault(label(first), []).append(first)
     return [
         Group(label(members[0]) + difference(members[0], alike[label(members[0])]), members)
-        for members in groups.values()
+        for members in groups
     ]
 
 

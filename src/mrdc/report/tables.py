@@ -15,8 +15,8 @@ def percent(value: float | None) -> str:
 
 
 def what_was_run(runs: Sequence[Run]) -> Section:
-    head: list[object] = ["run", "data", "phases", "seed", "budget", "quality", "state", "seconds"]
-    rows: Table = [[*head, "commit", "hardware", "torch"]]
+    head: list[object] = ["run", "folder", "data", "phases", "seed", "budget", "quality", "state"]
+    rows: Table = [[*head, "seconds", "commit", "hardware", "torch"]]
     notes: list[Part] = []
     for run in runs:
         alike = run.detects or run.settings.get("first") == "equal"
@@ -25,7 +25,8 @@ def what_was_run(runs: Sequence[Run]) -> Section:
         where = run.about.get("gpu") or f"{run.about.get('cores', '?')} CPU cores"
         rows.append(
             [
-                run.name, run.data, run.settings.get("phases"), run.settings.get("seed"),
+                run.name, run.path.name, run.data, run.settings.get("phases"),
+                run.settings.get("seed"),
                 run.memory.get("budget", ""), run.memory.get("quality", ""),
                 "finished" if run.result else going, f"{run.seconds:.0f}",
                 (run.result or run.about).get("commit") or "", where, run.about.get("torch", ""),
@@ -45,7 +46,7 @@ def compared(runs: Sequence[Run]) -> Section | None:
         rows: Table = [["run", "data", "runs", "averaged %", "the paper %", "last %", "forgetting",
                         "images held"]]  # fmt: skip
         for group in classes:
-            done = [run for run in group.runs if run.result] or group.runs
+            done = group.runs
             results = [run.result for run in done if run.result]
             papers = {result.get("paper") for result in results}
             forgetting = [result["average_forgetting"] for result in results]
@@ -78,6 +79,8 @@ def compared(runs: Sequence[Run]) -> Section | None:
                 ]
             )  # fmt: skip
         parts.append(Grid(rows, "After the last phase."))
+    if parts and sum(len(group.runs) for group in grouped(runs)) < len(runs):
+        parts.append("A seed that was run more than once counts once.")
     return Section("table", "Results", parts) if parts else None
 
 

@@ -149,7 +149,6 @@ def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
     fields = SCENE_SCORES if "ap" in rows[0] else SCORES
     fields = {c: f for c, f in fields.items() if any(row.get(f) is not None for row in rows)}
     made = table(title, "runs", *fields, "images", "seconds")
-    made.columns[0].overflow = "fold"
     for name, row in zip(names, rows, strict=True):
         numbers = ["" if row.get(f) is None else f"{row[f]:.2f}" for f in fields.values()]
         made.add_row(
@@ -163,7 +162,7 @@ def volumes_of(console: Console, title: str, names: list[str], rows: list[dict[s
     if any(row["volume_ratio"] is not None for row in rows):
         made = table(title, "quality", "R_q", "R_q picks")
         for name, row in zip(names, rows, strict=True):
-            stored = ", ".join(row["quality"]).replace("None", "original")
+            stored = ", ".join(row["quality"])
             known = row["volume_ratio"]
             made.add_row(
                 name, clean(stored), "" if known is None else ratio(known), ", ".join(row["picks"])

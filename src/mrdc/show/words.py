@@ -25,7 +25,11 @@ def table(*columns: str) -> Table:
     """A plain table, numbers to the right; a column that ends in < goes left."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        made.add_column(column.rstrip("<"), justify="left" if column.endswith("<") else "right")
+        left = column.endswith("<")
+        made.add_column(
+            column.rstrip("<"), justify="left" if left else "right",
+            overflow="fold" if left else "ellipsis",
+        )  # fmt: skip
     return made
 
 
