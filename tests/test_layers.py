@@ -10,7 +10,7 @@ ORDER = [
     "views", "loading", "memory", "selection", "quality", "metrics", "clock", "data", "nn",
     "embedding", "settings", "survey", "planning", "packing", "auditing", "exporting", "augment",
     "feed", "loop", "methods", "prepare", "keeping", "exemplars", "evaluation", "learner",
-    "detection", "experiment", "progress", "show", "report", "commands", "cli", "__main__",
+    "detection", "experiment", "show", "progress", "report", "commands", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 

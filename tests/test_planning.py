@@ -220,6 +220,8 @@ def test_kept_sources_are_exactly_faithful(photos: Path) -> None:
     found = planned(photos, quality=(100,), budget="2/class")
     assert found.candidates[1].kept_sources == found.candidates[1].quantity
     assert found.candidates[1].volume_ratio == 1.0
+    exact = planned(photos, quality=(100,), budget="2/class", exact=True).candidates[1].exact
+    assert exact is not None and exact["l2"] == pytest.approx(0, abs=1e-6)
 
 
 def test_no_room_for_a_better_quality_is_no_failure(photos: Path) -> None:

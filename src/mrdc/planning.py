@@ -203,7 +203,7 @@ def measure(
         verdict = f"{NO_ROOM}{error}"
         return Measured(codec.name, quality, 0, 0, math.nan, {}, verdict=verdict), whole.order
     ratio = PhaseRatio(0.0, {}, {})  # exact where no pixel changes
-    if not lossless and memory.kept_sources() < len(memory):
+    if not lossless and (settings.exact or memory.kept_sources() < len(memory)):
         paired = settings.pairing == "paired"
         originals = _places(seen, memory) if paired else dict(enumerate(rankings))
         pairs = {}

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from mrdc.show.words import count
+
 LINE_SECONDS = 10.0  # between plain lines inside a phase
 
 
@@ -44,19 +46,17 @@ class Progress:
             if "ap" in fields:
                 score = f"AP {fields['ap']:.2f}, AP50 {fields['ap50']:.2f}"
             else:
-                score = f"{fields['classes']} classes, accuracy {fields['accuracy']:.2f} %"
-            self._say(
-                f"phase {fields['phase']}: {score}, {fields['memory']['items']:,} images held, "
-                f"{fields['seconds']:.1f} s"
-            )
+                score = f"{count(fields['classes'], 'class')}, accuracy {fields['accuracy']:.2f} %"
+            held = count(fields["memory"]["items"], "image")
+            self._say(f"phase {fields['phase']}: {score}, {held} held, {fields['seconds']:.1f} s")
             if "warning" in fields.get("report", {}):
                 self._say(f"warning: {fields['report']['warning']}")
 
     def _start(self, fields: dict[str, Any]) -> None:
         self._last = time.monotonic()
         if self.plain:
-            new = f"{fields['classes']} new classes, " if "classes" in fields else ""
-            images = f"{fields['train_images']:,} images to train on"
+            new = f"{count(fields['classes'], 'new class')}, " if "classes" in fields else ""
+            images = f"{count(fields['train_images'], 'image')} to train on"
             self._say(f"phase {fields['phase']}: {new}{images}")
             return
         if self._task is not None:

@@ -205,7 +205,8 @@ class DetectSettings:
     """Continual learning of a detector: scenes in phases, some with boxes, some without."""
 
     data: str
-    """A folder with train.json, val.json (COCO) and images/, or SODA10M or COCO as published."""
+    """A folder with train.json, val.json (COCO) and images/, or SODA10M or COCO as published, or
+    shapes (built in)."""
     method: Annotated[str, tyro.conf.Suppress] = "supervised"
     replay: Annotated[Literal["none", "memory", "joint"], tyro.conf.Suppress] = "memory"
     phases: int = 5
