@@ -261,7 +261,7 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
 
 
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
-    """One run has no trade-off, no detector and no exact probabilities."""
+    """One run has no trade-off and no detector."""
     page = written([made(tmp_path / "run")], tmp_path)
     there = set(re.findall(r'<section id="([^"]+)"', page))
     assert there == {"runs", "table", "accuracy", "budget", "volume-ratio", "confusion", "time"}
@@ -418,19 +418,6 @@ def test_scenes_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert '<section id="detection"' in page
     for text in ("AP75", "55.00", "car", "31.00", "80.00"):
         assert text in page
-
-
-def test_exact_probabilities_are_shown_where_there_are_any(tmp_path: Path) -> None:
-    """Of candidates that a plan measured so."""
-    event = phase(0, 50)
-    event["candidates"][1] |= {
-        "log_z": 0.5,
-        "log_p_original": -1,
-        "log_p_compressed": -2,
-        "l2": 0.1,
-    }
-    page = written([made(tmp_path / "run", events=[event])], tmp_path)
-    assert "Exact k-DPP" in page and "0.100" in page
 
 
 def test_grids_leave_out_empty_columns_and_know_numbers() -> None:

@@ -147,6 +147,7 @@ def test_kills_at_chosen_points_change_no_number(
 def test_what_was_trained_is_not_trained_again(broken: tuple[Path, dict[str, Any]]) -> None:
     """A phase that was over stays so; a partial checkpoint saves the epochs before it."""
     said = [(e["phase"], e["epoch"]) for e in events(broken[0]) if e.get("event") == "epoch"]
+    assert any(e.get("event") == "resume" and e["epoch"] > 0 for e in events(broken[0]))
     assert said.count((0, 1)) == 1
     assert {pair for pair in said if pair[0] == 0} == {(0, 1), (0, 2)}
     over = [place for place, e in enumerate(events(broken[0])) if e.get("event") == "start"]

@@ -23,7 +23,7 @@ from mrdc.settings import DetectSettings, RunSettings, TrainSettings
 
 NAMES = ["trade-off", "volume-ratio", "t-sne", "compute", "storage", "forgetting", "fixed-budget",
          "fewer", "superclasses", "detection", "codecs", "selectors"]  # fmt: skip
-SECTIONS = {"runs", "table", "accuracy", "budget", "trade-off", "volume-ratio", "probability",
+SECTIONS = {"runs", "table", "accuracy", "budget", "trade-off", "volume-ratio",
             "time", "memory", "t-sne", "confusion", "detection"}  # fmt: skip
 OUT = Path("out")
 IMAGES = "1" * 16  # the fingerprint of a stream

@@ -255,6 +255,7 @@ class Run:
             self.elapsed = partial.checkpoint.about["elapsed"]
             self.clock.add(partial.checkpoint.about.get("parts", {}))
             self.trained = partial.checkpoint.about["trained"]
+            self.keeper.event("resume", {"phase": lesson.phase, "epoch": partial.epoch})
 
         def keep(stop: Stop) -> None:
             self.method.end_epoch(lesson, stop.epoch - 1)

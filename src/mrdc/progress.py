@@ -40,6 +40,8 @@ class Progress:
             return
         if kind == "phase_start":
             self._start(fields)
+        elif kind == "resume":
+            self._say(f"phase {fields['phase']}: goes on after epoch {fields['epoch']}")
         elif kind == "epoch" and fields["stage"] is not None:
             self._epoch(fields)
         elif kind == "phase":

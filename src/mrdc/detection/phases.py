@@ -251,6 +251,7 @@ class SceneRun:
             self.elapsed = partial.checkpoint.about["elapsed"]
             self.clock.add(partial.checkpoint.about.get("parts", {}))
             self.trained = partial.checkpoint.about["trained"]
+            self.keeper.event("resume", {"phase": self.phase, "epoch": partial.epoch})
 
         def loss(
             shots: list[Shot], _: Tensor, step: int, more: list[Tensor], places: list[int]

@@ -81,7 +81,7 @@ STUDIES: dict[str, Study] = {
             Part("lucir", ("recipe=lucir-aanets,lucir-dde", "memory.quality=original"), FILES),
         ),
         small=(Part("textures-lucir", (QUALITIES,), QUICK),),
-        sections=("volume-ratio", "trade-off", "probability", "table", "runs"),
+        sections=("volume-ratio", "trade-off", "table", "runs"),
         paper=(
             ("ImageNet", "quality that R_q chose, epsilon 0.5"),
             ("LUCIR", 50),

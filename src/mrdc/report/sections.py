@@ -13,7 +13,6 @@ SECTIONS: dict[str, Callable[[Sequence[Run]], Section | None]] = {
     "budget": tables.budgets,
     "trade-off": curves.trade_off,
     "volume-ratio": curves.volume_ratios,
-    "probability": tables.probabilities,
     "detection": tables.detection,
     "confusion": curves.confusion,
     "time": curves.times,

@@ -138,15 +138,3 @@ def detection(runs: Sequence[Run]) -> Section | None:
     if len(labels) > 1:
         section.parts.append(Grid(labels, "Pseudo labels against the truth, at an IoU of 0.5."))
     return section
-
-
-def probabilities(runs: Sequence[Run]) -> Section | None:
-    """Exact k-DPP quantities, where a plan measured them."""
-    rows: Table = [["run", "candidate", "log Z_q", "log P (original)", "log P (compressed)", "L_2"]]
-    for group in grouped(runs):
-        for c in group.first.phases[-1]["candidates"] if group.first.phases else []:
-            if c.get("log_z") is not None:
-                keys = ("log_z", "log_p_original", "log_p_compressed", "l2")
-                name = f"{c['codec']} {c['quality'] or ''}"
-                rows.append([group.label, name, *(f"{c[key]:.3f}" for key in keys)])
-    return Section("probability", "Exact k-DPP", [Grid(rows)]) if len(rows) > 1 else None
