@@ -65,7 +65,9 @@ def test_originals_need_their_size() -> None:
         parse_budget("20/class")
 
 
-@pytest.mark.parametrize("text", ["20/class", "2000 originals", "5MB", "3MiB", "1234567B"])
+@pytest.mark.parametrize(
+    "text", ["20/class", "4/phase", "2000 originals", "5MB", "3MiB", "1234567B"]
+)
 def test_budgets_print_as_they_are_written(text: str) -> None:
     """str and parse undo each other."""
     budget = parse_budget(text, original_bytes=10)

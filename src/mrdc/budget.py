@@ -22,13 +22,13 @@ class Budget:
     """A byte budget in one of three forms.
 
     Attributes:
-        amount: originals for each class, originals in all, or bytes in all.
+        amount: originals for each class (or phase, of scenes), originals in all, or bytes in all.
         unit: which of these `amount` counts.
         original_bytes: mean bytes of an original image, where counted in originals.
     """
 
     amount: float
-    unit: Literal["class", "originals", "bytes"]
+    unit: Literal["class", "phase", "originals", "bytes"]
     original_bytes: float | None = None
 
     def __str__(self) -> str:
@@ -36,7 +36,12 @@ class Budget:
             whole = [name for name, size in UNITS.items() if int(self.amount) % size == 0]
             unit = max(whole, key=lambda name: UNITS[name])
             return f"{int(self.amount) // UNITS[unit]}{unit}"
-        return f"{self.amount:g}" + ("/class" if self.unit == "class" else " originals")
+        return f"{self.amount:g}" + (f"/{self.unit}" if self.grows else " originals")
+
+    @property
+    def grows(self) -> bool:
+        """Whether every class, or phase, brings bytes of its own."""
+        return self.unit in ("class", "phase")
 
     def as_json(self, total: int) -> dict[str, Any]:
         """As it was written, in bytes, and in originals where their size is known."""
@@ -54,7 +59,7 @@ class Budget:
             BudgetError: nothing.
         """
         unit = self.original_bytes or 1
-        per = {"bytes": 1.0, "originals": unit, "class": unit * classes}[self.unit]
+        per = 1.0 if self.unit == "bytes" else unit * (classes if self.grows else 1)
         if charge / per >= self.amount:
             raise BudgetError(
                 f"the budget {self} is {self.total_bytes(classes):,} bytes for {classes} classes, "
@@ -67,7 +72,7 @@ class Budget:
         if self.unit == "bytes":
             return int(self.amount)
         assert self.original_bytes is not None
-        originals = self.amount * (classes if self.unit == "class" else 1)
+        originals = self.amount * (classes if self.grows else 1)
         return int(originals * self.original_bytes)
 
 
@@ -98,7 +103,9 @@ def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget
             f"budget {text!r} counts originals, so it needs original_bytes, the mean "
             "bytes of one, as in parse_budget('20/class', original_bytes=17900)"
         )
-    return Budget(amount, "class" if unit.startswith("/") else "originals", original_bytes)
+    if "phase" in unit:
+        return Budget(amount, "phase", original_bytes)
+    return Budget(amount, "class" if "class" in unit else "originals", original_bytes)
 
 
 def quantity(sizes: ArrayLike, budget_bytes: int) -> int:

@@ -141,7 +141,7 @@ class Exemplars:
     def _survey(self, phase: int, embedder: Embedder, clock: Clock) -> tuple[Survey, list[Ranking]]:
         """The new images, their features and their ranks under the present network."""
         images, budget = self.stream.fresh(phase), self.budget
-        if budget.unit != "class":
+        if not budget.grows:
             part = self.stream.sizes[phase] / self.stream.seen(phase)
             budget = replace(budget, amount=budget.amount * part)
         with clock.part("select"):
