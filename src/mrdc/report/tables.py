@@ -29,7 +29,8 @@ def what_was_run(runs: Sequence[Run]) -> Section:
                 run.settings.get("seed"),
                 run.memory.get("budget", ""), run.memory.get("quality", ""),
                 "finished" if run.result else going, f"{run.seconds:.0f}",
-                (run.result or run.about).get("commit") or "", where, run.about.get("torch", ""),
+                (run.result or run.about).get("commit") or "", where,
+                str(run.about.get("torch", "")).partition("+")[0],
             ]
         )  # fmt: skip
         notes += [f"{run.path}: {problem}." for problem in run.problems]
