@@ -322,6 +322,7 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(
     grid += ["--jobs", "1"]
     said = refused(capsys, *command, *grid, "--out", out)
     assert f"1 of 2 runs failed; the first, {out / 'budget=1kB'}: --memory.budget" in said
+    assert said.endswith(f"(`mrdc report {out}` shows the others)\n")
     assert numbers(events(out / "budget=3_class")[-1]) == numbers(plain[1])
     assert not (out / "sweep.json").exists()
 

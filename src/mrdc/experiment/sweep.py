@@ -101,9 +101,11 @@ def sweep(
             raise
     failed = [cell for cell, result in zip(made, results, strict=True) if "error" in result]
     if failed:
-        first = results[made.index(failed[0])]["error"]
+        first, folder = results[made.index(failed[0])]["error"], failed[0].folder
+        others = f" (`mrdc report {folder.parent}` shows the others)"
         raise SweepError(
-            f"{len(failed)} of {len(made)} runs failed; the first, {failed[0].folder}: {first}"
+            f"{len(failed)} of {len(made)} runs failed; the first, {folder}: {first}"
+            + (others if len(failed) < len(made) else "")
         )
     return results
 
