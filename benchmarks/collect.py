@@ -1,6 +1,7 @@
 """Takes the results of `mrdc run` folders into results/runs.jsonl, each once.
 
-What `mrdc report` needs of each folder is kept, too, in results/LABEL/.
+What `mrdc report` needs of each folder is kept, too, in results/LABEL/; of a run that was
+stopped that alone, with its last line.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str,
     """A run folder without epochs, networks, images and the places where anything lay."""
     to.mkdir(parents=True, exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
-    config["settings"]["data"] = result["data"]
+    config["settings"]["data"] = Path(config["settings"]["data"]).name
     (to / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     lines = [event for event in events if event["event"] == "phase"]
     text = "".join(json.dumps(line) + "\n" for line in [*lines, result])
@@ -44,7 +45,7 @@ def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="of finished runs")
+    parser.add_argument("folders", nargs="+", type=Path, help="of runs")
     parser.add_argument("--label", required=True, help="what the tables call the data")
     parser.add_argument("--remark", help="anything unusual about how they were made")
     chosen = parser.parse_args()
@@ -53,8 +54,10 @@ def main() -> None:
         for folder in chosen.folders:
             lines = (folder / "results.jsonl").read_text().splitlines()
             *events, result = map(json.loads, lines)
-            del result["folder"]
+            result.pop("folder", None)
             keep(folder, OUT.parent / chosen.label / folder.name, events, result)
+            if "average_incremental_accuracy" not in result:
+                continue
             first = next(e for e in events if e["event"] == "phase" and e["phase"] == 0)
             choosing = first["parts"].get("volume_ratio")
             fields = {**result, "label": chosen.label, "remark": chosen.remark}

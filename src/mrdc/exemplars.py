@@ -263,9 +263,9 @@ def fixed_quality(memory: MemorySettings) -> tuple[Codec, int | None]:
     codec = lookup(CODECS, memory.codec, "codec")
     lookup(SELECTORS, memory.select, "selector")
     if not codec.qualities and codec.name != ORIGINAL:
+        others = ", ".join(name for name, other in CODECS.items() if other.qualities)
         raise UsageError(
-            f"--memory.codec {codec.name}: has no qualities to choose from; `mrdc list codecs` "
-            "says which have"
+            f"--memory.codec {codec.name}: has no qualities to choose from; {others} have"
         )
     for quality in memory.candidates if codec.qualities else ():
         codec.check_quality(quality)
