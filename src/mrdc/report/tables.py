@@ -16,21 +16,21 @@ def percent(value: float | None) -> str:
 
 def what_was_run(runs: Sequence[Run]) -> Section:
     head: list[object] = ["run", "folder", "data", "phases", "seed", "budget", "quality", "state"]
-    rows: Table = [[*head, "seconds", "commit", "hardware", "torch"]]
+    rows: Table = [[*head, "seconds", "commit", "made with"]]
     notes: list[Part] = []
     for run in runs:
         alike = run.detects or run.settings.get("first") == "equal"
         wanted = int(run.settings.get("phases", 0)) + (0 if alike else 1)
         going = f"phase {len(run.phases)} of {wanted} is going, or was stopped"
         where = run.about.get("gpu") or f"{run.about.get('cores', '?')} CPU cores"
+        torch = str(run.about.get("torch", "?")).partition("+")[0]
         rows.append(
             [
                 run.name, run.path.name, run.data, run.settings.get("phases"),
                 run.settings.get("seed"),
                 run.memory.get("budget", ""), run.memory.get("quality", ""),
                 "finished" if run.result else going, f"{run.seconds:.0f}",
-                (run.result or run.about).get("commit") or "", where,
-                str(run.about.get("torch", "")).partition("+")[0],
+                (run.result or run.about).get("commit") or "", f"{where}, torch {torch}",
             ]
         )  # fmt: skip
         notes += [f"{run.path}: {problem}." for problem in run.problems]
