@@ -14,11 +14,12 @@ from torch import Tensor
 import mrdc.learner
 import mrdc.methods.bic
 from mrdc.data.images import ImageSet
-from mrdc.feed import Examples
+from mrdc.feed import Examples, from_memory
 from mrdc.learner import Run
-from mrdc.methods.base import Lesson
+from mrdc.methods.base import Lesson, balanced
 from mrdc.methods.bic import BiC, correct, fit_bias, interleave, set_aside, soft_cross_entropy
 from mrdc.nn.net import Output
+from mrdc.settings import MemorySettings
 from tests.helpers import says, small_run
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -205,6 +206,37 @@ def test_the_teacher_is_corrected_from_the_second_increment_on(
 
 def test_classes_of_one_image_go_without_a_correction() -> None:
     """There is none to set aside."""
-    lesson = SimpleNamespace(memory=Examples(), fresh=Examples(), old=2, new=1,
+    lesson = SimpleNamespace(memory=Examples(), preview=Examples, old=2, new=1,
                              images=ImageSet((), (), ()))  # fmt: skip
     assert BiC()._correction(cast(Lesson, lesson)) is None
+    assert "no validation image" in BiC(start_=2).report()["warning"]
+    assert BiC().report() == {}  # the first phase needs none
+
+
+def test_the_correction_is_reported() -> None:
+    assert BiC(bias_=torch.tensor([0.5, -1.0]), start_=2).report() == {"beta": 0.5, "gamma": -1.0}
+
+
+def test_the_correction_sees_new_classes_as_they_will_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compressed like the old ones, and as many of each."""
+    seen: list[Examples] = []
+    real = balanced
+
+    def watch(examples: Examples) -> Examples:
+        seen.append(examples)
+        return real(examples)
+
+    monkeypatch.setattr(Run, "_fit", lambda *_, **__: None)
+    monkeypatch.setattr(mrdc.methods.bic, "balanced", watch)
+    run = small_run("bic", memory=MemorySettings(budget="12/class", quality="50"))
+    for phase in range(2):
+        run.learn(phase)
+    assert run.exemplars is not None
+    held = from_memory(run.exemplars.memory)
+    kept = {(y, photo.id): photo.load() for y, photo in zip(held.labels, held.photos, strict=True)}
+    (aside,) = seen
+    assert set(aside.labels) == {0, 1, 2, 3}
+    for photo, label in zip(aside.photos, aside.labels, strict=True):
+        assert photo.load() == kept[label, photo.id]

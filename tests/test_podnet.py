@@ -228,6 +228,13 @@ def test_centres_do_not_depend_on_threads() -> None:
     assert torch.equal(*centres)
 
 
+def test_first_proxies_are_about_one_long() -> None:
+    """As published; longer ones would turn more slowly."""
+    torch.manual_seed(0)
+    rows = LSC(512).first_rows(20)
+    assert rows.norm(dim=2).mean().item() == pytest.approx(1.0, abs=0.01)
+
+
 def test_new_proxies_are_centres_as_long_as_old_proxies() -> None:
     """Centres of each new class times the mean length of the old proxies."""
     net = tiny("pod", LSC)

@@ -1,6 +1,7 @@
 """BiC (Wu et al., 2019): distillation, then two numbers that correct the newest logits."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,12 +94,15 @@ class BiC(Method):
         lesson.store()
 
     def _correction(self, lesson: Lesson) -> Tensor | None:
-        """Beta and gamma from the validation images; None if a class has none."""
-        parts = (lesson.memory, lesson.fresh)
-        old, new = (part.pick(np.flatnonzero(self._validation(lesson, part))) for part in parts)
-        if len({*old.labels, *new.labels}) < lesson.old + lesson.new:
+        """Beta and gamma from the validation images; None if a class has none.
+
+        New classes are seen as the memory will hold them: compressed like the old ones.
+        """
+        held = lesson.memory + lesson.preview()
+        aside = held.pick(np.flatnonzero(self._validation(lesson, held)))
+        if len(set(aside.labels)) < lesson.old + lesson.new:
             return None
-        equal = balanced(old + new)
+        equal = balanced(aside)
         features, head = lesson.features(equal), lesson.model.head
         weight = next(head.parameters())
         with torch.no_grad():
@@ -112,6 +116,13 @@ class BiC(Method):
         aside = set_aside(ids, self.seed_, label)
         train = [index for index in ranking if ids[index] not in aside]
         return interleave(train, [index for index in ranking if ids[index] in aside])
+
+    def report(self) -> dict[str, Any]:
+        if self.bias_ is None:
+            why = "a class holds no validation image: the newest logits stay as they are"
+            return {"warning": why} if self.start_ else {}
+        beta, gamma = self.bias_.tolist()
+        return {"beta": beta, "gamma": gamma}
 
     @property
     def first_phase(self) -> str:

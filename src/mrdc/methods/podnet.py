@@ -19,6 +19,8 @@ from mrdc.nn.heads import LSC, PROXIES, Head
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import Variant
 
+STARTS = 10  # of k-means, of which the best counts
+
 
 def pod_spatial(new: tuple[Tensor, ...], old: tuple[Tensor, ...]) -> Tensor:
     """Distance between maps (n, c, h, w), squared and summed over each side, mean over maps."""
@@ -69,7 +71,7 @@ def cluster(features: Tensor, seed: int) -> Tensor:
         return torch.from_numpy(np.resize(rows, (PROXIES, rows.shape[1])))
     with threadpool_limits(1, "openmp"), warnings.catch_warnings():  # threads change its sums
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer than ten distinct images
-        found = KMeans(PROXIES, n_init=1, random_state=seed % 2**32).fit(rows)
+        found = KMeans(PROXIES, n_init=STARTS, random_state=seed % 2**32).fit(rows)
     return torch.from_numpy(found.cluster_centers_.astype(np.float32))
 
 
@@ -97,7 +99,7 @@ class PODNet(Method):
 
     @property
     def first_phase(self) -> str:
-        return f"{self.variant}-{self.head.__name__}-{self.nca}-{self.margin}"
+        return f"{self.variant}-{self.head.__name__}-{self.nca}-{self.margin}-unit-rows"
 
     def start_phase(self, lesson: Lesson) -> None:
         head = lesson.model.head

@@ -129,7 +129,7 @@ class LSC(Split):
 
     def first_rows(self, count: int) -> Tensor:
         rows = torch.empty(count * PROXIES, self.features)
-        return nn.init.kaiming_normal_(rows).view(count, *self.shape)
+        return nn.init.kaiming_normal_(rows, nonlinearity="linear").view(count, *self.shape)
 
     def scores(self, features: Tensor) -> Tensor:
         rows = F.normalize(self.rows, dim=2)
