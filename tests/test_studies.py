@@ -13,6 +13,7 @@ from mrdc import show
 from mrdc.cli import main
 from mrdc.data import open_splits
 from mrdc.data.protocol import read_superclasses
+from mrdc.errors import SweepError
 from mrdc.experiment.answers import answer, stored_ratio, study_table
 from mrdc.experiment.presets import SODA10M, TABLE_1
 from mrdc.experiment.run import decisive_settings
@@ -291,6 +292,22 @@ def test_time_is_measured_one_run_after_another(
         with pytest.raises(KeyboardInterrupt):
             run_study(name, tmp_path, jobs=jobs)
     assert given == [1, 2, None]
+
+
+def test_a_study_whose_runs_fail_names_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no answer then, but a way to the runs that ended."""
+
+    def sweep(made: Sequence[Cell], jobs: int | None, tell: object) -> list[Json]:
+        failed = [{"folder": str(cell.folder), "error": "no room"} for cell in made[:2]]
+        return [*failed, *(result() for _ in made[2:])]
+
+    monkeypatch.setattr("mrdc.experiment.study.sweep", sweep)
+    monkeypatch.setattr("mrdc.experiment.study.fingerprint", lambda settings: IMAGES)
+    message = r"^2 of 6 runs failed; the first, .*: no room \(`mrdc report .*` shows the others\)$"
+    with pytest.raises(SweepError, match=message):
+        run_study("trade-off", tmp_path)
 
 
 # Answers

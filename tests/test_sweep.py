@@ -123,7 +123,7 @@ def test_detectors_have_their_own_scores(capsys: pytest.CaptureFixture[str]) -> 
     found = [result(5, 4, -1, 3, ap=[3.0, 4.0], ap50=[8.0, 9.0], ap75=[1.0, n]) for n in (2, 3)]
     rows = table([cell(detector="r18", seed=str(seed)) for seed in (0, 1)], found)
     assert [rows[0][key] for key in ("ap", "ap50", "ap75", "ap_deviation")] == [4, 9, 2.5, 0]
-    show.sweep(Console(width=120), {"table": rows, "runs": found, "folder": "runs"})
+    show.sweep(Console(width=120), {"table": rows, "runs": found, "failed": [], "folder": "runs"})
     out = capsys.readouterr().out
     assert "AP50" in out and "AP by phase" in out and "%" not in out
     SweepProgress(False)(cell(seed="0"), found[0])
@@ -310,21 +310,58 @@ def test_what_was_finished_is_not_trained_again(swept: Swept) -> None:
         assert contents(swept.folder / place) == files
 
 
+FAILED = "runs failed; the same command again runs only what is missing\n"
+
+
 def test_a_cell_that_fails_is_named_and_the_others_are_kept(
     plain: list[dict[str, Any]],
     command: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit code 2, its last words; the cell after it is run all the same."""
+    """Exit code 2 and its last words; the cell after it is run, and has its row in the table."""
     out = tmp_path / "out"
     grid = ["--grid", "memory.budget=1kB,3/class", "--seed", "1", "--memory.quality", "50"]
-    grid += ["--jobs", "1"]
-    said = refused(capsys, *command, *grid, "--out", out)
-    assert f"1 of 2 runs failed; the first, {out / 'budget=1kB'}: --memory.budget" in said
-    assert said.endswith(f"(`mrdc report {out}` shows the others)\n")
-    assert numbers(events(out / "budget=3_class")[-1]) == numbers(plain[1])
+    grid += ["--jobs", "1", "--out", str(out)]
+    assert main([*command, *grid]) == 2
+    printed, said = capsys.readouterr()
+    found = json.loads(printed)
+    assert said == f"mrdc: 1 of 2 {FAILED}"
+    assert [run["folder"] for run in found["failed"]] == [str(out / "budget=1kB")]
+    assert found["failed"][0]["error"].startswith("--memory.budget")
+    assert [(row["memory.budget"], row["runs"]) for row in found["table"]] == [("3/class", 1)]
+    assert [numbers(run) for run in found["runs"]] == [numbers(plain[1])]
     assert not (out / "sweep.json").exists()
+    before = contents(out / "budget=3_class")
+    assert main([*command, *grid]) == 2
+    assert json.loads(capsys.readouterr().out) == found
+    assert contents(out / "budget=3_class") == before
+
+
+@pytest.mark.parametrize("broken", [{"1"}, {"0", "1", "2"}], ids=["some", "all"])
+def test_people_see_what_ended_and_why_others_did_not(
+    broken: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The table, where there is one; then a line for each failure, however long."""
+    why = "no room " * 40 + "[left]"
+
+    def run(cell: Cell, tell: object, children: object) -> dict[str, Any]:
+        failed = {"folder": str(cell.folder), "error": why}
+        return failed if cell.place["seed"] in broken else result(54, 40, -3, 10)
+
+    monkeypatch.setattr("mrdc.experiment.sweep._run", run)
+    given = ["sweep", "lucir", "--data", "textures", "--out", str(tmp_path)]
+    assert main([*given, "--grid", "network=resnet18", "seed=0,1,2"]) == 2
+    out, err = capsys.readouterr()
+    assert err == f"mrdc: {len(broken)} of 3 {FAILED}"
+    places = [f"network=resnet18,seed={seed}" for seed in sorted(broken)]
+    lines = [line for line in out.splitlines() if line.startswith("Failed: ")]
+    assert lines == [f"Failed: {tmp_path / place}: {why}" for place in places]
+    rows = [line.split()[:3] for line in out.splitlines() if line.startswith("resnet18")]
+    assert rows[:1] == ([["resnet18", "2", "54.00"]] if len(broken) == 1 else [])
 
 
 def test_a_sweep_tells_people(

@@ -35,7 +35,7 @@ from mrdc.commands import (
     Study,
     Sweep,
 )
-from mrdc.errors import ImageError, MrdcError, UsageError
+from mrdc.errors import ImageError, MrdcError, SweepError, UsageError
 from mrdc.progress import Progress, SweepProgress
 from mrdc.registry import lookup
 from mrdc.settings import AnySettings, DetectSettings, RunSettings
@@ -306,6 +306,11 @@ def _experiment(verb: str, arguments: list[str], console: Console) -> int:
         name, lambda recipe: as_settings(parsed(recipe)), command.grid, out, command.jobs, tell
     )
     answer(command.json, swept, lambda: show.sweep(console, swept))
+    failed, total = len(swept["failed"]), len(swept["failed"]) + len(swept["runs"])
+    if failed:
+        raise SweepError(
+            f"{failed} of {total} runs failed; the same command again runs only what is missing"
+        )
     return 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mrdc.errors import UsageError
+from mrdc.errors import SweepError, UsageError
 from mrdc.experiment import detect, run
 from mrdc.experiment.answers import answer, study_table
 from mrdc.experiment.config import at, grid, named
@@ -216,7 +216,11 @@ def run_name(cell: Cell) -> str:
 
 
 def run_cells(made: Sequence[Cell], jobs: int | None, tell: Tell) -> dict[Path, Json]:
-    """Results by folder: those that are there, and those of the runs that are left."""
+    """Results by folder: those that are there, and those of the runs that are left.
+
+    Raises:
+        SweepError: some failed, the first of which is named; the others are finished before.
+    """
     results = dict(finished_cells(made))
     unique = {cell.folder: cell for cell in made}
     for folder, result in results.items():
@@ -224,6 +228,13 @@ def run_cells(made: Sequence[Cell], jobs: int | None, tell: Tell) -> dict[Path, 
     left = [cell for folder, cell in unique.items() if folder not in results]
     if left:
         trained = sweep(left, jobs, tell)
+        failed = [result for result in trained if "error" in result]
+        if failed:
+            others = f" (`mrdc report {left[0].folder.parent}` shows the others)"
+            raise SweepError(
+                f"{len(failed)} of {len(left)} runs failed; the first, {failed[0]['folder']}: "
+                f"{failed[0]['error']}" + (others if len(failed) < len(left) else "")
+            )
         results |= {cell.folder: result for cell, result in zip(left, trained, strict=True)}
     return {folder: results[folder] for folder in unique}
 

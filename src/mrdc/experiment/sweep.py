@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from mrdc.errors import OutputError, SweepError, UsageError
+from mrdc.errors import OutputError, UsageError
 from mrdc.experiment.config import at, grid, named
 from mrdc.experiment.detect import check_detect
 from mrdc.experiment.run import check
@@ -84,8 +84,7 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run all cells that are not finished, some at a time; every result, in order.
 
-    Raises:
-        SweepError: some failed, which are named; the others are finished first.
+    Of a run that failed it is {"folder": ..., "error": its last words}; the others go on.
     """
     limit = usual_jobs(len(made)) if jobs is None else jobs
     if limit < 1:
@@ -93,21 +92,12 @@ def sweep(
     children: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(limit) as pool:
         try:
-            results = list(pool.map(lambda cell: _run(cell, tell, children), made))
+            return list(pool.map(lambda cell: _run(cell, tell, children), made))
         except BaseException:  # interrupted: so are the runs, which can go on later
             pool.shutdown(wait=False, cancel_futures=True)
             for child in children:
                 child.terminate()
             raise
-    failed = [cell for cell, result in zip(made, results, strict=True) if "error" in result]
-    if failed:
-        first, folder = results[made.index(failed[0])]["error"], failed[0].folder
-        others = f" (`mrdc report {folder.parent}` shows the others)"
-        raise SweepError(
-            f"{len(failed)} of {len(made)} runs failed; the first, {folder}: {first}"
-            + (others if len(failed) < len(made) else "")
-        )
-    return results
 
 
 def _run(
@@ -115,7 +105,7 @@ def _run(
     tell: Callable[[Cell, dict[str, Any] | None], None],
     children: list[subprocess.Popen[str]],
 ) -> dict[str, Any]:
-    """One run in a process of its own; its result, or {"error": its last words}."""
+    """One run in a process of its own; its result, or what is known of its failure."""
     tell(cell, None)
     file = cell.folder.with_name(f"{cell.folder.name}.{CELL}")
     try:
@@ -124,7 +114,7 @@ def _run(
         with whole_file(file) as written:
             written.write(json.dumps(_as_json(cell)).encode())
     except OutputError as error:
-        return {"error": str(error)}
+        return {"folder": str(cell.folder), "error": str(error)}
     command = [sys.executable, "-m", "mrdc", "run", str(file), "--json", "--out", str(cell.folder)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
@@ -132,7 +122,7 @@ def _run(
         printed, said = child.communicate()
     if child.returncode:
         last = (said.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        return {"error": last.removeprefix("mrdc: ")}
+        return {"folder": str(cell.folder), "error": last.removeprefix("mrdc: ")}
     result: dict[str, Any] = json.loads(printed)
     tell(cell, result)
     return result
@@ -166,11 +156,12 @@ Place = tuple[tuple[str, str], ...]
 def grouped(
     made: Sequence[Cell], results: Sequence[dict[str, Any]]
 ) -> dict[Place, list[dict[str, Any]]]:
-    """Results of runs that differ only in their seed, by their place in the grid."""
+    """Results of runs that differ only in their seed, by their place; not of failed ones."""
     groups: dict[Place, list[dict[str, Any]]] = {}
     for cell, result in zip(made, results, strict=True):
         place = tuple((axis, value) for axis, value in cell.place.items() if axis != "seed")
-        groups.setdefault(place, []).append(result)
+        if "error" not in result:
+            groups.setdefault(place, []).append(result)
     return groups
 
 
@@ -214,10 +205,14 @@ def run_sweep(
     jobs: int | None,
     tell: Callable[[Cell, dict[str, Any] | None], None] = lambda cell, result: None,
 ) -> dict[str, Any]:
-    """A grid of runs; what the command prints. Also written to sweep.json in `out`."""
+    """A grid of runs; what the command prints. Also in sweep.json in `out`, if none failed."""
     made = cells(name, base, grid(entries), out)
     results = sweep(made, jobs, tell)
-    found = {"folder": str(out), "table": table(made, results), "runs": results}
-    with whole_file(out / "sweep.json") as file:
-        file.write(json.dumps(found, indent=1).encode())
+    ended = [result for result in results if "error" not in result]
+    failed = [result for result in results if "error" in result]
+    rows = table(made, results)
+    found = {"folder": str(out), "table": rows, "runs": ended, "failed": failed}
+    if not failed:
+        with whole_file(out / "sweep.json") as file:
+            file.write(json.dumps(found, indent=1).encode())
     return found

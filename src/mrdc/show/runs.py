@@ -104,13 +104,22 @@ def kept(console: Console, found: dict[str, Any]) -> None:
 
 
 def sweep(console: Console, found: dict[str, Any]) -> None:
-    rows = found["table"]
+    if found["table"]:
+        reached(console, found["table"])
+    console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")
+    for run in found["failed"]:
+        why = f"[yellow]Failed:[/yellow] {clean(run['folder'])}: {clean(run['error'])}"
+        console.print(why, soft_wrap=True)
+
+
+def reached(console: Console, rows: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """Scores and curves; the title and the names of the rows."""
     axes = list(rows[0])[: list(rows[0]).index("runs")]
     names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
     title = f"{', '.join(axes)}<"
     console.print(scores(title, names, rows))
     curves(console, title, names, rows)
-    console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")
+    return title, names
 
 
 def curves(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
@@ -124,14 +133,8 @@ def curves(console: Console, title: str, names: list[str], rows: list[dict[str, 
 
 
 def study(console: Console, found: dict[str, Any]) -> None:
-    rows = found["table"]
-    axes = list(rows[0])[: list(rows[0]).index("runs")]
-    names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
-    title = f"{', '.join(axes)}<"
     console.print(f"[bold]{found['title']}[/bold]\n{found['question']}")
-    console.print(scores(title, names, rows))
-    curves(console, title, names, rows)
-    volumes_of(console, title, names, rows)
+    volumes_of(console, *reached(console, found["table"]), found["table"])
     if found["answer"]:
         console.print(f"[bold]{clean(found['answer'])}[/bold]")
     if found["paper"]:
