@@ -11,6 +11,7 @@ ORDER = [
     "embedding", "settings", "survey", "planning", "packing", "auditing", "exporting", "augment",
     "feed", "loop", "methods", "prepare", "keeping", "exemplars", "evaluation", "learner",
     "detection", "experiment", "show", "progress", "report", "commands", "cli", "__main__",
+    "child",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from mrdc import show
 from mrdc.cli import main
 from mrdc.errors import UsageError
 from mrdc.experiment.config import named
+from mrdc.experiment.folder import RESULTS, lock
 from mrdc.experiment.run import finished
 from mrdc.experiment.sweep import Cell, cells, sweep, table
 from mrdc.progress import SweepProgress
 from mrdc.settings import RunSettings
 from tests.conftest import make_photos
-from tests.processes import SMALL, contents, events, finish, numbers, until
+from tests.processes import SMALL, check_whole, contents, epochs, events, finish, numbers, until
 
 GRID = ["--grid", "memory.quality=50,original", "seed=0,1"]
 PLACES = ["quality=50,seed=0", "quality=50,seed=1", "quality=original,seed=0",
@@ -164,16 +166,14 @@ def test_a_sweep_is_refused_as_a_whole(
 
 def test_no_jobs_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are refused like fewer than none."""
-    monkeypatch.setattr("mrdc.experiment.sweep._run", lambda cell, tell, children: {})
+    monkeypatch.setattr("mrdc.experiment.sweep._run", lambda cell, tell, life: {})
     with pytest.raises(UsageError, match="--jobs must be 1 or more, got 0"):
         sweep([cell(seed="0")], 0)
 
 
 def test_a_sweep_without_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is no sweep."""
-    monkeypatch.setattr(
-        "mrdc.experiment.sweep._run", lambda cell, tell, children: result(1, 1, 1, 1)
-    )
+    monkeypatch.setattr("mrdc.experiment.sweep._run", lambda cell, tell, life: result(1, 1, 1, 1))
     (tmp_path / "out").mkdir()
     given = ["sweep", "lucir", "--data", "textures", "--out", str(tmp_path / "out"), "--json"]
     assert main(given) == 2
@@ -184,7 +184,7 @@ def test_an_axis_of_methods_is_refused_or_obeyed(
 ) -> None:
     """A row of the table that says bic must come from BiC."""
 
-    def run(cell: Cell, tell: object, children: object) -> dict[str, Any]:
+    def run(cell: Cell, tell: object, life: object) -> dict[str, Any]:
         from mrdc.experiment.sweep import _as_json
 
         file = cell.folder.with_suffix(".json")
@@ -204,9 +204,7 @@ def test_values_are_checked_before_any_run(
     axis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A typo in the last cell must not cost the hours of the others."""
-    monkeypatch.setattr(
-        "mrdc.experiment.sweep._run", lambda cell, tell, children: result(1, 1, 1, 1)
-    )
+    monkeypatch.setattr("mrdc.experiment.sweep._run", lambda cell, tell, life: result(1, 1, 1, 1))
     given = ["sweep", "lucir", "--data", "textures", "--out", str(tmp_path), "--json"]
     assert main([*given, "--grid", axis]) == 2
 
@@ -348,7 +346,7 @@ def test_people_see_what_ended_and_why_others_did_not(
     """The table, where there is one; then a line for each failure, however long."""
     why = "no room " * 40 + "[left]"
 
-    def run(cell: Cell, tell: object, children: object) -> dict[str, Any]:
+    def run(cell: Cell, tell: object, life: object) -> dict[str, Any]:
         failed = {"folder": str(cell.folder), "error": why}
         return failed if cell.place["seed"] in broken else result(54, 40, -3, 10)
 
@@ -362,6 +360,35 @@ def test_people_see_what_ended_and_why_others_did_not(
     assert lines == [f"Failed: {tmp_path / place}: {why}" for place in places]
     rows = [line.split()[:3] for line in out.splitlines() if line.startswith("resnet18")]
     assert rows[:1] == ([["resnet18", "2", "54.00"]] if len(broken) == 1 else [])
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_runs_end_with_their_sweep(command: list[str], tmp_path: Path, end: signal.Signals) -> None:
+    """However it ends; what they leave can be gone on with, and no other is begun."""
+    out = tmp_path / "out"
+    flags = ["--train.epochs", "100000", "--grid", "seed=0,1", "--jobs", "1", "--out", str(out)]
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "mrdc", *command, *flags], start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until(lambda: (out / "seed=0" / RESULTS).exists() and epochs(out / "seed=0", 0) > 0)
+        sweep.send_signal(end)
+        assert sweep.wait(30) == (130 if end == signal.SIGTERM else -end)
+        until(lambda: free(out / "seed=0"), 10)
+        check_whole(out / "seed=0")
+        assert not (out / "seed=1").exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(sweep.pid, signal.SIGKILL)
+
+
+def free(folder: Path) -> bool:
+    """Whether no process runs in it."""
+    with suppress(UsageError):
+        lock(folder / "lock", "not yet").close()
+        return True
+    return False
 
 
 def test_a_sweep_tells_people(

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import IO, Any
 
 from mrdc.errors import OutputError, UsageError
 from mrdc.experiment.config import at, grid, named
@@ -89,23 +89,17 @@ def sweep(
     limit = usual_jobs(len(made)) if jobs is None else jobs
     if limit < 1:
         raise UsageError(f"--jobs must be 1 or more, got {limit}")
-    children: list[subprocess.Popen[str]] = []
-    with ThreadPoolExecutor(limit) as pool:
-        try:
-            return list(pool.map(lambda cell: _run(cell, tell, children), made))
-        except BaseException:  # interrupted: so are the runs, which can go on later
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in children:
-                child.terminate()
-            raise
+    reading, writing = os.pipe()  # runs end when it is closed: by an error, or with this process
+    with open(reading) as life, ThreadPoolExecutor(limit) as pool, open(writing, "w"):
+        return list(pool.map(lambda cell: _run(cell, tell, life), made))
 
 
 def _run(
     cell: Cell,
     tell: Callable[[Cell, dict[str, Any] | None], None],
-    children: list[subprocess.Popen[str]],
+    life: IO[str],
 ) -> dict[str, Any]:
-    """One run in a process of its own; its result, or what is known of its failure."""
+    """One run in a process that lives while `life` is open; its result, or how it failed."""
     tell(cell, None)
     file = cell.folder.with_name(f"{cell.folder.name}.{CELL}")
     try:
@@ -115,15 +109,13 @@ def _run(
             written.write(json.dumps(_as_json(cell)).encode())
     except OutputError as error:
         return {"folder": str(cell.folder), "error": str(error)}
-    command = [sys.executable, "-m", "mrdc", "run", str(file), "--json", "--out", str(cell.folder)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
-        children.append(child)
-        printed, said = child.communicate()
+    command = [sys.executable, "-m", "mrdc.child", "run", str(file), "--json"]
+    command += ["--out", str(cell.folder)]
+    child = subprocess.run(command, stdin=life, capture_output=True, text=True)
     if child.returncode:
-        last = (said.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         return {"folder": str(cell.folder), "error": last.removeprefix("mrdc: ")}
-    result: dict[str, Any] = json.loads(printed)
+    result: dict[str, Any] = json.loads(child.stdout)
     tell(cell, result)
     return result
 
