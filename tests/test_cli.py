@@ -510,7 +510,6 @@ def test_without_a_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "flag"),
     [
-        (["lucir"], "--data"),
         (["lucir", "--data", "textures", "--phases", "many"], "--phases"),
         (["lucir", "--data", "textures", "--phasis", "2"], "--phases"),
         (["lucir", "--data", "textures", "--network", "vgg"], "--network"),
@@ -525,6 +524,14 @@ def test_flags_that_the_parser_refuses(
     assert out == ""
     assert flag in err
     assert "Traceback" not in err
+
+
+def test_a_run_needs_data(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where its name brings none."""
+    assert run("run", "lucir") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "--data" in err
 
 
 REFUSED = [

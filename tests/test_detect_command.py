@@ -80,13 +80,14 @@ def test_a_sweep_of_detectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from mrdc.experiment.config import named
 
     made = sweep.cells(
-        "supervised-mrdc", lambda recipe: named(recipe).preset.settings,
-        {"recipe": ["supervised-finetune", "unbiased-teacher-mrdc"], "memory.budget": ["3/phase"]},
+        "shapes-supervised-mrdc", lambda recipe: named(recipe).preset.settings,
+        {"recipe": ["shapes-supervised-finetune", "shapes-unbiased-teacher-mrdc"],
+         "memory.budget": ["3/phase"]},
         tmp_path,
     )  # fmt: skip
     assert [cell.settings.method for cell in made] == ["supervised", "unbiased-teacher"]
     assert all(cell.settings.memory.budget == "3/phase" for cell in made)
-    assert sweep._as_json(made[1])["recipe"] == "unbiased-teacher-mrdc"
+    assert sweep._as_json(made[1])["recipe"] == "shapes-unbiased-teacher-mrdc"
 
 
 @pytest.mark.parametrize(

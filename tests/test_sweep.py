@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ PLACES = ["quality=50,seed=0", "quality=50,seed=1", "quality=original,seed=0",
 def settings_of(recipe: str) -> RunSettings:
     """What a recipe stands for, as the command line would say it."""
     settings: RunSettings = named(recipe).preset.settings
-    return settings
+    return replace(settings, data="textures")
 
 
 # Cells
@@ -197,6 +197,22 @@ def test_an_axis_of_methods_is_refused_or_obeyed(
     if main([*given, "--grid", "method=lucir,bic"]) == 0:
         found = json.loads(capsys.readouterr().out)
         assert [one["method"] for one in found["runs"]] == ["lucir", "bic"]
+
+
+@pytest.mark.parametrize("recipe", ["lucir", "sub-5-lucir", "supervised-mrdc"])
+def test_data_is_a_flag_or_an_axis(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of them is needed."""
+
+    def run(cell: Cell, tell: object, life: object) -> dict[str, Any]:
+        return result(1, 1, 1, 1, data=cell.settings.data)
+
+    monkeypatch.setattr("mrdc.experiment.sweep._run", run)
+    given = ["sweep", recipe, "--out", str(tmp_path), "--json", "--grid"]
+    assert f"{recipe} needs --data DATA, or --grid data=" in refused(capsys, *given, "seed=0,1")
+    assert main([*given, "seed=0", "data=here,there"]) == 0
+    assert [one["data"] for one in json.loads(capsys.readouterr().out)["runs"]] == ["here", "there"]
 
 
 @pytest.mark.parametrize("axis", ["network=vgg", "memory.volume=foo", "memory.quality=abc"])
@@ -419,8 +435,8 @@ def test_a_file_can_be_swept(
 def test_axes_have_the_names_of_flags(tmp_path: Path) -> None:
     """With hyphens, and `set`; where to write is none."""
     axes = {"train.weight-decay": ["0", "0.1"], "set": ["margin=0.4"]}
-    made = cells("lucir", lambda recipe: named(recipe).preset.settings, axes, tmp_path)
+    made = cells("lucir", settings_of, axes, tmp_path)
     assert [cell.settings.train.weight_decay for cell in made] == [0, 0.1]
     assert all(cell.settings.options == ("margin=0.4",) for cell in made)
     with pytest.raises(UsageError, match="--grid out: no axis"):
-        cells("lucir", lambda recipe: named(recipe).preset.settings, {"out": ["a", "b"]}, tmp_path)
+        cells("lucir", settings_of, {"out": ["a", "b"]}, tmp_path)

@@ -268,22 +268,21 @@ def _experiment(verb: str, arguments: list[str], console: Console) -> int:
             kind = DetectSweep if scenes else Sweep
         settings = {field.name: getattr(preset.settings, field.name) for field in
                     fields(preset.settings)}  # fmt: skip
-        if not settings["data"]:
+        if not settings["data"] and verb == "run":  # a sweep may have it as an axis
             settings["data"] = tyro.MISSING
-        command = tyro.cli(
+        return tyro.cli(
             kind,
             args=flags,
             prog=f"mrdc {verb} {recipe}",
             default=kind(**settings),
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-        if not command.data.startswith(preset.prefix):
-            return replace(command, data=preset.prefix + command.data)
-        return command
 
     command = parsed(name)
     if isinstance(command, Run | Detect):
         label, _, preset = named(name)
+        if not command.data.startswith(preset.prefix):
+            command = replace(command, data=preset.prefix + command.data)
         with Progress(command.json) as progress:
             settings = as_settings(command)
             paper = preset.paper if as_published(settings, preset.settings) else None

@@ -92,7 +92,7 @@ class Sweep(RunSettings):
     """A grid of runs, in parallel, with means over seeds; goes on where it stopped.
 
     mrdc sweep NAME --data DATA --grid memory.quality=10,50,original seed=0,1,2. The axis
-    `recipe` goes through recipes; any flag of `run` can be an axis.
+    `recipe` goes through recipes; any flag of `run` can be an axis, such as data=A,B for --data.
     """
 
     grid: tuple[str, ...] = ()

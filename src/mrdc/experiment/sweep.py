@@ -46,7 +46,7 @@ def cells(
             `recipe` goes through recipes.
 
     Raises:
-        UsageError: an axis that is no setting, or a value that it does not take.
+        UsageError: an axis that is no setting, a value that it does not take, or no data.
     """
     made = []
     for values in product(*axes.values()):
@@ -58,6 +58,8 @@ def cells(
                 raise UsageError("--grid out: no axis; give --out to the sweep")
             if axis != "recipe":
                 settings = at(settings, axis, value)
+        if not settings.data:
+            raise UsageError(f"{recipe} needs --data DATA, or --grid data=DATA,DATA")
         if isinstance(settings, DetectSettings):
             check_detect(settings)
         else:
