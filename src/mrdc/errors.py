@@ -9,7 +9,8 @@
     |- MemoryFileError  a memory file is damaged or is not one
     |- CheckpointError  a checkpoint is missing, damaged or is not one
     |- TrainingError    training went astray
-    `- OutputError      something could not be written
+    |- OutputError      something could not be written
+    `- SweepError       some runs of a sweep failed
 
 The command line turns each into one line on standard error and exit code 2.
 """

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ from mrdc.experiment.answers import answer, study_table
 from mrdc.experiment.config import at, grid, named
 from mrdc.experiment.folder import read_config
 from mrdc.experiment.studies import STUDIES, TEXTURES, Part, Study
-from mrdc.experiment.sweep import Cell, cells, sweep
+from mrdc.experiment.sweep import Cell, Tell, cells, sweep
 from mrdc.registry import lookup
 from mrdc.settings import AnySettings, DetectSettings, RunSettings
 from mrdc.store import output_errors, whole_file
 
 Json = dict[str, Any]
-Tell = Callable[[Cell, Json | None], None]
 FLAGS = {"data": "--data", "out": "--out", "seed": "--seeds", "superclasses": "--superclasses"}
 # What decides which images a run shows in which phase
 STREAM = ("data", "holdout", "phases", "first", "order", "superclasses", "labelled", "unlabelled")

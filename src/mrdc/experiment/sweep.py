@@ -33,6 +33,9 @@ class Cell:
     folder: Path
 
 
+Tell = Callable[[Cell, dict[str, Any] | None], None]  # of a run that begins: None; or its result
+
+
 def cells(
     name: str,
     base: Callable[[str], AnySettings],
@@ -82,7 +85,7 @@ def _file_name(label: str) -> str:
 def sweep(
     made: Sequence[Cell],
     jobs: int | None,
-    tell: Callable[[Cell, dict[str, Any] | None], None] = lambda cell, result: None,
+    tell: Tell = lambda cell, result: None,
 ) -> list[dict[str, Any]]:
     """Run all cells that are not finished, some at a time; every result, in order.
 
@@ -96,11 +99,7 @@ def sweep(
         return list(pool.map(lambda cell: _run(cell, tell, life), made))
 
 
-def _run(
-    cell: Cell,
-    tell: Callable[[Cell, dict[str, Any] | None], None],
-    life: IO[str],
-) -> dict[str, Any]:
+def _run(cell: Cell, tell: Tell, life: IO[str]) -> dict[str, Any]:
     """One run in a process that lives while `life` is open; its result, or how it failed."""
     tell(cell, None)
     file = cell.folder.with_name(f"{cell.folder.name}.{CELL}")
@@ -197,7 +196,7 @@ def run_sweep(
     entries: Sequence[str],
     out: Path,
     jobs: int | None,
-    tell: Callable[[Cell, dict[str, Any] | None], None] = lambda cell, result: None,
+    tell: Tell = lambda cell, result: None,
 ) -> dict[str, Any]:
     """A grid of runs; what the command prints. Also in sweep.json in `out`, if none failed."""
     made = cells(name, base, grid(entries), out)
