@@ -360,6 +360,24 @@ def test_bad_images_are_skipped_with_their_boxes(
     assert packed.boxes == {"boxes": 17, "classes": 2, "dropped": 1, "crowds": 1, "held": 17}
 
 
+@pytest.mark.parametrize("quality", [(50,), (50, 20)])
+def test_missing_images_are_skipped_like_bad_ones(
+    quality: tuple[int, ...], road: Path, tmp_path: Path
+) -> None:
+    """Refused by name unless asked to go on; then listed, and not among the boxes."""
+    (road / "images" / "3.jpg").unlink()
+    (road / "images" / "4.jpg").unlink()
+    with pytest.raises(DataError, match=r"image 13 \(3\.jpg\) is missing"):
+        packing(road, tmp_path / "a", quality=quality, budget="2/class")
+    packed = packing(road, tmp_path / "a", quality=quality, budget="2/class", skip_bad=True)
+    why = "cannot be read (No such file or directory)"
+    assert packed.seen.skipped == [f"3.jpg: {why}", f"4.jpg: {why}"]
+    assert len(packed.seen.images) == 18
+    assert packed.boxes is not None and packed.boxes["boxes"] == 17
+    mean = np.mean([file.stat().st_size for file in (road / "images").iterdir()])
+    assert packed.memory.budget_bytes == int(2 * mean)
+
+
 # On the command line
 
 FAST = ["--quality", "50"]  # random_choice, so no network

@@ -43,7 +43,7 @@ class PlanSettings:
     exact: bool = False
     """Also embed what does not fit, for the exact k-DPP probabilities and L_2."""
     skip_bad: bool = False
-    """Go on without unreadable images, and list them."""
+    """Go on without unreadable or missing images, and list them."""
     cache: bool = True
     """Features are kept for the next time, in $MRDC_CACHE or the user cache folder;
     --no-cache neither keeps nor reads them."""

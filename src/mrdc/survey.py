@@ -144,7 +144,7 @@ def survey(
     """
     lookup({**SELECTORS, AUTO: None}, settings.select, "selector")
     parse_budget(settings.budget, original_bytes=1.0)  # refuse nonsense before any work
-    seen = Survey(settings, progress, open_images(settings.photos))
+    seen = Survey(settings, progress, open_images(settings.photos, settings.skip_bad))
     _check_classes(seen, fewest=2 if measuring else 1)
     _check_scenes(seen)
     select = SELECTORS[seen.select]

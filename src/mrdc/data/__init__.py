@@ -18,10 +18,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-def open_images(source: str | os.PathLike[str]) -> ImageSet:
+def open_images(source: str | os.PathLike[str], missing: bool = False) -> ImageSet:
     """A built-in set by its name, a folder, CSV or tar of labelled images, or scenes.
 
     Scenes (COCO: a .json, or a folder, of which the training part counts) are one class.
+
+    Args:
+        missing: whether images of scenes may be missing, as those that a CSV lists may.
 
     Raises:
         DataError: nothing there, or not in one of the forms.
@@ -29,4 +32,4 @@ def open_images(source: str | os.PathLike[str]) -> ImageSet:
     if str(source) in DATASETS and not Path(source).exists():
         return DATASETS[str(source)]()
     path = Path(source)
-    return as_images(train_scenes(path)) if is_coco(path) else read_images(path)
+    return as_images(train_scenes(path, missing)) if is_coco(path) else read_images(path)

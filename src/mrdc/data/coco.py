@@ -61,14 +61,17 @@ def is_coco(path: Path) -> bool:
     return find_layout(path) is not None
 
 
-def train_scenes(path: Path) -> Scenes:
+def train_scenes(path: Path, missing: bool = False) -> Scenes:
     """Scenes of a .json file, or those to train on of a folder in one of the layouts.
+
+    Args:
+        missing: as for `read_scenes`.
 
     Raises:
         DataError: neither, or a file that cannot be used.
     """
     layout = None if path.is_file() else find_layout(path)
-    return read_scenes(layout.train if layout else path)
+    return read_scenes(layout.train if layout else path, missing=missing)
 
 
 def _unlabelled(folder: Path) -> list[Photo]:
@@ -85,12 +88,13 @@ def _unlabelled(folder: Path) -> list[Photo]:
 # One json
 
 
-def read_scenes(file: Path, folders: Sequence[Path] | None = None) -> Scenes:
+def read_scenes(file: Path, folders: Sequence[Path] | None = None, missing: bool = False) -> Scenes:
     """Read a COCO json.
 
     Args:
         folders: where its images are looked for, in this order; by default in images/ beside it,
             beside it, and for instances_NAME.json in the folder NAME beside its folder.
+        missing: whether images may be missing, which is then told when they are read.
 
     Raises:
         DataError: not a COCO json, something in it that cannot be, or an image that is missing.
@@ -98,7 +102,7 @@ def read_scenes(file: Path, folders: Sequence[Path] | None = None) -> Scenes:
     data = _parse(file)
     categories = _categories(file, data["categories"])
     places = [str(folder) for folder in (image_folders(file) if folders is None else folders)]
-    images = _images(file, data["images"], places)
+    images = _images(file, data["images"], places, missing)
     labels = {number: label for label, number in enumerate(categories)}
     rows = _rows(file, data["annotations"], images, labels)
     boxes, crowds = ([_tidy(rows[crowd][image]) for image in images] for crowd in (False, True))
@@ -154,7 +158,7 @@ class _Image(NamedTuple):
     side: tuple[int, int]
 
 
-def _images(file: Path, entries: list[Any], folders: list[str]) -> dict[Any, _Image]:
+def _images(file: Path, entries: list[Any], folders: list[str], missing: bool) -> dict[Any, _Image]:
     """Images by COCO's id."""
     images: dict[Any, _Image] = {}
     names: set[str] = set()
@@ -172,11 +176,11 @@ def _images(file: Path, entries: list[Any], folders: list[str]) -> dict[Any, _Im
         if name in names:
             raise DataError(f"{file}: two images have the file_name {name!r}")
         names.add(name)
-        images[number] = _image(file, entry, folders)
+        images[number] = _image(file, entry, folders, missing)
     return images
 
 
-def _image(file: Path, entry: dict[str, Any], folders: list[str]) -> _Image:
+def _image(file: Path, entry: dict[str, Any], folders: list[str], missing: bool) -> _Image:
     about, name = f"{file}: image {entry['id']!r} ({entry['file_name']})", entry["file_name"]
     width, height = entry.get("width"), entry.get("height")
     if not (_whole(width, least=1) and _whole(height, least=1)):
@@ -191,6 +195,8 @@ def _image(file: Path, entry: dict[str, Any], folders: list[str]) -> _Image:
             continue
         if stat.S_ISREG(found.st_mode):
             return _Image(file_photo(path, name), found.st_size, (width, height))
+    if missing:
+        return _Image(file_photo(os.path.join(folders[0], name), name), 0, (width, height))
     raise DataError(f"{about} is missing: no such file in {' or '.join(folders)}")
 
 
