@@ -3,6 +3,7 @@
 import copy
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, pairwise
@@ -166,7 +167,7 @@ def test_squares_are_the_middles_of_images() -> None:
     """The short side scaled to the square's, and what sticks out cut off."""
     sides = [(20, 30), (40, 18), (7, 7), (18, 18)]
     source = Examples(tuple(photo(str(n), n, *side) for n, side in enumerate(sides)), (0,) * 4)
-    got = squares(source, 18)
+    got = squares(source, 18, 1)
     assert (got.shape, got.dtype) == ((4, 3, 18, 18), torch.uint8)
     for place in range(4):
         assert torch.equal(got[place], centre_crop(source[place][0], 18, 18))
@@ -433,7 +434,7 @@ def test_a_phase_learns_from_all_it_trained_on(monkeypatch: pytest.MonkeyPatch) 
     assert method.report() == {}
     method.end_phase(now)
     ((_, before, labels, prototypes, queries, answers),) = calls
-    assert torch.equal(before, squares(fresh.pick([3, 1]), 18).float())
+    assert torch.equal(before, squares(fresh.pick([3, 1]), 18, 1).float())
     assert labels == (2, 2)
     own = [features(memory)[:2].mean(0), rows[memory.photos[2]],
            features(fresh.pick([3, 1])).mean(0)]  # fmt: skip
@@ -699,3 +700,17 @@ def test_learned_pixels_count_for_the_budget() -> None:
             memory = result["memory"]
             assert memory["bytes"] <= memory["budget_bytes"]
             assert memory["budget_bytes"] == int(2 * 2 * (number + 1) * run.stream.original_bytes)
+
+
+def test_all_work_keeps_to_the_threads_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two, whatever the number of cores."""
+    asked: list[int] = []
+
+    def pool(threads: int) -> ThreadPoolExecutor:
+        asked.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    monkeypatch.setattr("mrdc.threads.ThreadPoolExecutor", pool)
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    small_run().learn(0)
+    assert set(asked) == {2}

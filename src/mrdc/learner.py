@@ -188,6 +188,7 @@ class Run:
             build=self.build,
             size=self.architecture.size,
             seed=self.seed,
+            threads=self.settings.threads,
         )
         return self.lesson
 

@@ -84,6 +84,7 @@ class Lesson:
         size: side of the images that the network sees.
         seed: from a name, for draws of the method's own; the same in every phase.
         companions: further images that `loss` wants with every batch of `train`.
+        threads: for work on images; by default one for each core.
     """
 
     phase: int
@@ -105,6 +106,7 @@ class Lesson:
     size: int
     seed: Callable[[str], int]
     companions: Companions | None = None
+    threads: int | None = None
 
 
 @dataclass(kw_only=True)

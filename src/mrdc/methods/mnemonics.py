@@ -126,7 +126,7 @@ class Mnemonics(LUCIR):
             rows = head.rows.detach()
         side = round(lesson.size * 256 / 224)
         for part in in_classes(exemplars):
-            before = squares(part, side).to(device).float()
+            before = squares(part, side, lesson.threads).to(device).float()
             after = self._optimised(lesson, before, part.labels, rows, queries, answers)
             yield part, before, after
 
@@ -194,10 +194,10 @@ class Squares(Mapping[tuple[int, str], Pixels]):
         return len(self.places)
 
 
-def squares(examples: Examples, side: int) -> Tensor:
+def squares(examples: Examples, side: int, threads: int | None) -> Tensor:
     """The middle of each example, scaled to side x side, as one batch."""
     (images,) = grouped(
-        lambda place: centre_crop(examples[place][0], side, side), [range(len(examples))], None
+        lambda place: centre_crop(examples[place][0], side, side), [range(len(examples))], threads
     )
     return images
 
