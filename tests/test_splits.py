@@ -41,11 +41,21 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
+def test_a_set_of_ones_own_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One entry, for `plan` and `pack` as for runs."""
+    made = Splits(*textures_splits(classes=2, images=3, test_images=1), held_out=False)
+    monkeypatch.setitem(DATASETS, "mine", lambda: made)
+    assert open_splits("mine") is made
+    assert open_images("mine") is made.train
+    with pytest.raises(DataError, match="or textures, mine, cifar100:FOLDER"):
+        open_splits("others")
+
+
 def test_textures_have_test_images_that_are_not_training_images() -> None:
     """The training side is the set of plan and pack; test numbers follow on."""
     splits = open_splits("textures")
     assert not splits.held_out
-    assert ids(splits.train) == ids(DATASETS["textures"]())
+    assert ids(splits.train) == ids(open_images("textures"))
     assert [len(of_class) for of_class in splits.test.photos] == [20] * 10
     assert splits.test.photos[3][0].id == "texture03/0060.jpg"
     train, test = textures_splits(classes=2, images=3, test_images=3)

@@ -1,16 +1,12 @@
 """Labelled images: built-in sets by name, and whatever people have."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from mrdc.data.coco import Scenes, SceneSplits, as_images, is_coco, open_scenes, train_scenes
 from mrdc.data.images import ImageSet, read_images
 from mrdc.data.protocol import Stream, make_stream
-from mrdc.data.splits import Splits, open_splits
-from mrdc.data.textures import textures
-
-DATASETS: dict[str, Callable[[], ImageSet]] = {"textures": textures}
+from mrdc.data.splits import DATASETS, Splits, open_splits
 
 __all__ = [
     "DATASETS", "ImageSet", "SceneSplits", "Scenes", "Splits", "Stream", "make_stream",
@@ -21,7 +17,8 @@ __all__ = [
 def open_images(source: str | os.PathLike[str], missing: bool = False) -> ImageSet:
     """A built-in set by its name, a folder, CSV or tar of labelled images, or scenes.
 
-    Scenes (COCO: a .json, or a folder, of which the training part counts) are one class.
+    Of a set with a test split the training part counts. Scenes (COCO: a .json, or a folder) are
+    one class.
 
     Args:
         missing: whether images of scenes may be missing, as those that a CSV lists may.
@@ -30,6 +27,6 @@ def open_images(source: str | os.PathLike[str], missing: bool = False) -> ImageS
         DataError: nothing there, or not in one of the forms.
     """
     if str(source) in DATASETS and not Path(source).exists():
-        return DATASETS[str(source)]()
+        return DATASETS[str(source)]().train
     path = Path(source)
     return as_images(train_scenes(path, missing)) if is_coco(path) else read_images(path)

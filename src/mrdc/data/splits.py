@@ -84,12 +84,12 @@ def open_splits(source: str | os.PathLike[str], *, holdout: float = 0.2, seed: i
     if path.exists():
         path = _inside(path)
         return _published(path) or _set_aside(path, holdout, seed)
-    if name in BUILT_IN:
-        return BUILT_IN[name]()
+    if name in DATASETS:
+        return DATASETS[name]()
     kind, _, folder = name.partition(":")
     if kind in KINDS and folder:
         return KINDS[kind](Path(folder).expanduser())
-    choices = ", ".join([*BUILT_IN, *(f"{kind}:FOLDER" for kind in KINDS)])
+    choices = ", ".join([*DATASETS, *(f"{kind}:FOLDER" for kind in KINDS)])
     raise DataError(f"{name}: no such folder or file; give {CLASSES}; or {choices}")
 
 
@@ -249,7 +249,7 @@ def _textures() -> Splits:
     return Splits(*textures_splits(), held_out=False)
 
 
-BUILT_IN: dict[str, Callable[[], Splits]] = {"textures": _textures}
+DATASETS: dict[str, Callable[[], Splits]] = {"textures": _textures}
 DRAWS: dict[str, Callable[[], Iterable[int]]] = {
     "imagenet-sub": lambda: np.random.RandomState(SUB_SEED).choice(IMAGENET, SUB, replace=False),
     "imagenet-similar": lambda: range(SUB),
