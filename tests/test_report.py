@@ -407,6 +407,15 @@ def test_a_first_phase_taken_over_is_told(tmp_path: Path) -> None:
     assert ["Taken over: " in page for page in pages] == [False, True]
 
 
+def test_the_rate_is_that_of_the_runs_own_training(tmp_path: Path) -> None:
+    """The images of a phase that was taken over are counted, but nobody saw how fast they went."""
+    took = phase(0, 1, trained_images=9000, parts={"train": 0.1, "taken_over": 4.0})
+    section = SECTIONS["time"](find_runs([made(tmp_path / "run", events=[took, phase(1, 1)])]))
+    assert section is not None
+    (grid,) = (part for part in section.parts if isinstance(part, Grid))
+    assert grid.rows[1][2:] == ["9,080", "20"]
+
+
 def test_scenes_have_a_table_of_their_own(tmp_path: Path) -> None:
     """AP, AP by class, and what pseudo labels were worth."""
     more: dict[str, Any] = {"ap": 30.0, "ap50": 55.0, "ap75": 20.0}

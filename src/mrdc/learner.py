@@ -222,6 +222,7 @@ class Run:
             if found is not None:
                 self.model.load_state_dict(found.tensors["model"])
                 self.first_phase = found.about
+                self.trained = found.about["first_phase_images"]
                 self._take_over(found.about["first_phase_seconds"] - time.perf_counter() + start)
                 return
             start = time.perf_counter()

@@ -190,8 +190,10 @@ def times(runs: Sequence[Run]) -> Section | None:
     for group in groups:
         phases = group.first.phases
         trained = sum(phase["trained_images"] for phase in phases)
-        train = sum(phase["parts"].get("train", 0.0) for phase in phases)
-        rate = f"{trained / train:,.0f}" if train and trained else ""
+        own = [phase for phase in phases if "taken_over" not in phase["parts"]]
+        train = sum(phase["parts"].get("train", 0.0) for phase in own)
+        images = sum(phase["trained_images"] for phase in own)
+        rate = f"{images / train:,.0f}" if train and images else ""
         rows.append([group.label, f"{group.first.seconds:.0f}", f"{trained:,}", rate])
     told = "Taken over: a first phase that another run has trained, and this one needs, too."
     return Section("time", "Time", [figure, Grid(rows, told if "taken_over" in names else "")])
