@@ -1,5 +1,7 @@
 """Budgets: reading them and sharing them."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,11 +87,17 @@ def test_quantity_is_the_longest_prefix() -> None:
 
 def test_level_hands_bytes_back() -> None:
     """Needs 10 and 90 of 100: the second gets what the first leaves."""
-    assert level(100, [10, 90]) == 90
-    assert level(100, [10], growing=1) == 90
-    assert level(100, [60, 60]) == 50
-    assert level(100, [], growing=3) == 33
-    assert level(100, [10, 20], growing=2) == 35
+    assert level(100, [10, 90], [1, 1]) >= 90
+    assert level(100, [10, inf], [1, 1]) == 90
+    assert level(100, [60, 60], [1, 1]) == 50
+    assert level(100, [inf, inf, inf], [1, 1, 1]) == 33
+    assert level(100, [10, 20, inf, inf], [1, 1, 1, 1]) == 35
+
+
+def test_level_leaves_room_for_first_images() -> None:
+    """One of 70 of 100 leaves 15 to each of two others."""
+    assert level(100, [inf, inf, 90], [1, 1, 70]) == 15
+    assert level(100, [inf, 5, inf], [1, 1, 70]) == 25
 
 
 SIZES = st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size=1, max_size=6)
@@ -99,7 +107,7 @@ SIZES = st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size
 def test_level_never_overspends(sizes: list[list[int]], total: int) -> None:
     """What classes take up to the level fits, and one byte more would not (or all is taken)."""
     needs = [sum(of_class) for of_class in sizes]
-    limit = level(total, needs)
+    limit = level(total, needs, [0] * len(needs))
     assert sum(min(need, limit) for need in needs) <= total
     taken = sum(min(need, limit + 1) for need in needs)
     assert taken > total - len(needs) or taken == sum(needs)
@@ -116,11 +124,21 @@ def test_share_fits_and_leaves_no_room_at_the_level(sizes: list[list[int]], tota
 
 
 @given(SIZES, st.integers(0, 800))
+def test_share_gives_every_class_an_image_where_it_can(sizes: list[list[int]], total: int) -> None:
+    """Whatever else would fit at the level."""
+    enough = sum(of_class[0] for of_class in sizes) <= total
+    assert (min(share(total, sizes)) > 0) == enough
+
+
+@given(SIZES, st.integers(0, 800))
 def test_share_uses_what_is_left_over(sizes: list[list[int]], total: int) -> None:
     """The class with the fewest bytes is offered its next image."""
     counts = share(total, sizes)
     held = [sum(of_class[:count]) for of_class, count in zip(sizes, counts, strict=True)]
-    limit = level(total, [sum(of_class) for of_class in sizes])
+    firsts = [of_class[0] for of_class in sizes]
+    if sum(firsts) > total:
+        firsts = [0] * len(sizes)
+    limit = level(total, [sum(of_class) for of_class in sizes], firsts)
     for of_class, count, bytes_held in zip(sizes, counts, held, strict=True):
         if count < len(of_class) and bytes_held <= limit:
             assert bytes_held + of_class[count] > limit

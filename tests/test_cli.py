@@ -197,7 +197,7 @@ def test_what_needs_no_torch_does_not_import_it(
         (["NOWHERE", "--budget", "5/class"], "no such folder or file"),
         (["EMPTY", "--budget", "5/class"], "has no class folders"),
         (["PHOTOS", "--budget", "plenty"], "budget 'plenty' is not one"),
-        (["PHOTOS", "--budget", "90B"], "leaves class 'class"),
+        (["PHOTOS", "--budget", "90B"], "that of class 'class"),
         (["PHOTOS", "--budget", "5/class", "--codec", "gif"], "unknown codec 'gif'"),
         (["PHOTOS", "--budget", "5/class", "--quality", "101"], "from 1 to 100, got 101"),
         (["PHOTOS", "--budget", "5/class", "--select", "x"], "unknown selector 'x'"),

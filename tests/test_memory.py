@@ -190,22 +190,45 @@ def test_a_class_that_gets_nothing_is_an_error_that_names_it() -> None:
     memory = ReplayMemory(3_000, "original", class_names={1: "big"})
     memory.add({0: [jpeg(0)]})
     with pytest.raises(
-        BudgetError, match=r"class 'big' .*first image \(1/0\) takes .* 2 classes need"
+        BudgetError, match=r"first of each .* class 'big' \(1/0\) .* 2 classes need"
     ):
         memory.add({1: [jpeg(1, 95, 100, 100)]})
     assert memory.targets == [0]
 
 
-def test_the_advice_of_a_small_budget_is_enough() -> None:
-    """A memory with the bytes that the message asks for takes the classes."""
-    images = {label: [jpeg(label, 95, 20 + 9 * label, 30)] for label in range(4)}
-    for whole_file in (False, True):
+@given(
+    st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=5),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_small_budget_is_told_what_is_enough(
+    sides: list[list[int]], whole_file: bool, apart: bool
+) -> None:
+    """With these bytes the classes fit, together or one by one, and with one less they do not."""
+    images = {
+        label: [CODECS["png"].encode(pixels(n, side, side)) for n, side in enumerate(of_class)]
+        for label, of_class in enumerate(sides)
+    }
+
+    def attempt(budget: int) -> None:
+        memory = ReplayMemory(budget, "original", whole_file=whole_file)
+        for part in [{label: images[label]} for label in images] if apart else [images]:
+            memory.add(part)
+        assert set(memory.targets) == set(images)
+
+    def refused(budget: int) -> tuple[int, int]:
         with pytest.raises(BudgetError) as refusal:
-            ReplayMemory(700, "jpeg", 50, whole_file=whole_file).add(images)
-        needed = re.search(r"4 classes need ([\d,]+) bytes", str(refusal.value))
-        assert needed is not None
-        enough = int(needed[1].replace(",", ""))
-        ReplayMemory(enough, "jpeg", 50, whole_file=whole_file).add(images)
+            attempt(budget)
+        found = re.search(r"(\d+) classes need ([\d,]+) bytes", str(refusal.value))
+        assert found is not None
+        return int(found[1]), int(found[2].replace(",", ""))
+
+    classes, needed = refused(1)
+    while classes < len(images):  # as classes come, more is needed
+        classes, needed = refused(needed)
+    assert refused(needed - 1) == (classes, needed)
+    attempt(needed)
 
 
 def test_rebudget_that_would_empty_a_class_changes_nothing() -> None:

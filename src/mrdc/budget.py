@@ -113,32 +113,45 @@ def quantity(sizes: ArrayLike, budget_bytes: int) -> int:
     return int(np.searchsorted(np.cumsum(sizes), budget_bytes, side="right"))
 
 
-def level(total: int, needs: Sequence[int], growing: int = 0) -> int:
+def level(total: int, needs: Sequence[float], firsts: Sequence[int]) -> int:
     """Bytes each class may hold so that all together hold at most `total`.
 
-    Classes share equally; one that needs less hands the rest back to the
-    others. `needs` are the bytes of classes that want no more than that;
-    `growing` classes take whatever they can get.
+    Classes share equally, but each holds its first image in any case, and one
+    that needs less hands the rest back to the others.
+
+    Args:
+        needs: bytes of all images of a class; infinite where nobody knows yet.
+        firsts: bytes of its first image.
     """
-    total, left = max(total, 0), len(needs) + growing
-    for need in sorted(needs):
-        if need > total // left:
-            break
-        total -= need
-        left -= 1
-    return total // left if left else max(needs, default=0)
+    low, high = 0, max(total, 0)
+    while low < high:
+        limit = (low + high + 1) // 2
+        pairs = zip(needs, firsts, strict=True)
+        if sum(min(need, max(first, limit)) for need, first in pairs) <= total:
+            low = limit
+        else:
+            high = limit - 1
+    return low
 
 
 def share(total: int, sizes: Sequence[ArrayLike]) -> list[int]:
     """How many images of each class, from its first, fit into `total` bytes together.
 
-    Every class is cut at the common level; what is left over is offered, one
-    image each, to the classes that hold the fewest bytes.
+    Every class is cut at the common level, but has its first image if there is room for those
+    of all classes; what is left over is offered, one image each, to the classes that hold the
+    fewest bytes.
     """
     total = max(total, 0)
     sums = [np.cumsum([0, *np.asarray(of_class)]) for of_class in sizes]
-    limit = level(total, [int(s[-1]) for s in sums])
-    counts = [int(np.searchsorted(s, limit, side="right")) - 1 for s in sums]
+    firsts = [int(s[:2][-1]) for s in sums]
+    if sum(firsts) > total:
+        firsts = [0] * len(sums)
+    limit = level(total, [int(s[-1]) for s in sums], firsts)
+    limits = [max(first, limit) for first in firsts]
+    counts = [
+        int(np.searchsorted(s, most, side="right")) - 1
+        for s, most in zip(sums, limits, strict=True)
+    ]
     spare = total - sum(int(s[count]) for s, count in zip(sums, counts, strict=True))
     for index in sorted(range(len(sums)), key=lambda i: int(sums[i][counts[i]])):
         held, next_one = sums[index][counts[index] :][:1], sums[index][counts[index] + 1 :][:1]

@@ -5,6 +5,7 @@ the outcome does not depend on the number of threads.
 """
 
 import hashlib
+import math
 import os
 import tempfile
 import weakref
@@ -110,6 +111,7 @@ class Growing:
     waiting: deque[Item] = field(default_factory=deque)
     digests: set[bytes] = field(default_factory=set)
     nbytes: int = 0
+    first: int = 0  # what its first image costs, once that is known
     spent: int = 0  # what `nbytes` costs, with index entries where they count
     duplicates: int = 0
 
@@ -140,6 +142,7 @@ class Growing:
         else:
             self.digests.add(item.digest)
             self.waiting.append(item)
+            self.first = self.first or item.cost(self.entry)
 
     def settle(self, share: int) -> None:
         """Take what waits, in order, while it fits."""
@@ -159,7 +162,7 @@ class Growing:
 def fill(
     photos: Mapping[int, Iterable[Photo]],
     total: int,
-    held: Sequence[int],
+    held: Sequence[tuple[int, int]],
     encode: Callable[[Photo], Item],
     pool: Executor,
     *,
@@ -170,12 +173,15 @@ def fill(
 ) -> dict[int, Growing]:
     """Share `total` bytes between these classes and others that hold `held`.
 
-    Works in waves: each class is asked for about as many images as still fit
-    its share; when a class runs out, the others' share grows and they are
-    asked again. Bytes left over at the end buy one more image here and there.
+    Works in waves: the first image of each class comes first, and if there is no
+    room for all of these, none is taken. Then each class is asked for about as
+    many images as still fit its share; when a class runs out, the others' share
+    grows and they are asked again. Bytes left over at the end buy one more image
+    here and there.
 
     Args:
         photos: by label, in rank order.
+        held: bytes of each other class, and of its first image.
         entry: bytes of index entries, where they count.
         skip: told of each unreadable photo, which is then left out; without
             it the first one raises.
@@ -184,10 +190,14 @@ def fill(
     share = -1
     while True:
         before = share
-        done = [grown.spent for grown in classes.values() if grown.done]
-        share = level(total, [*held, *done], len(classes) - len(done))
-        for grown in classes.values():
-            grown.settle(share)
+        firsts = [*(first for _, first in held), *(grown.first for grown in classes.values())]
+        needs = [grown.spent if grown.done else math.inf for grown in classes.values()]
+        known = all(grown.first or grown.done for grown in classes.values())
+        if known and sum(firsts) > total:
+            return classes
+        share = level(total, [*(need for need, _ in held), *needs], firsts) if known else 0
+        for grown in classes.values() if known else ():
+            grown.settle(max(share, grown.first))
         items = sum(len(grown.sizes) for grown in classes.values())
         mean = sum(grown.spent for grown in classes.values()) / max(items, 1)
         wave = [(grown, photo) for grown in classes.values() for photo in grown.ask(share, mean)]
@@ -202,7 +212,7 @@ def fill(
             else:
                 skip(item)
             progress(1)
-    spare = total - sum(min(need, share) for need in held)
+    spare = total - sum(min(need, max(first, share)) for need, first in held)
     spare -= sum(grown.spent for grown in classes.values())
     for grown in sorted(classes.values(), key=lambda grown: grown.spent):
         if grown.waiting and grown.next_cost <= spare:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mrdc import __version__
-from mrdc.budget import Budget, level, parse_budget, quantity, share
+from mrdc.budget import Budget, parse_budget, quantity, share
 from mrdc.codec import CODECS, Codec, lookup
 from mrdc.errors import BudgetError, ImageError, UsageError
 from mrdc.filling import Entry, Growing, Skip, Spool, encode, fill
@@ -186,7 +186,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         tables = self.codec.tables(self.quality) if packed else b""
         photos = {label: _photos(label, ranked) for label, ranked in images.items()}
         room = self._room(self.budget, [*self._shelves, *photos], tables)
-        held = [int(shelf.costs(self._entry_bytes).sum()) for shelf in self._shelves.values()]
+        costs = [shelf.costs(self._entry_bytes) for shelf in self._shelves.values()]
+        held = [(int(of_class.sum()), int(of_class[0])) for of_class in costs]
         job = partial(encode, codec=self.codec, quality=self.quality, tables=tables)
         with workers(threads) as pool:
             classes = fill(
@@ -200,7 +201,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
                 skip=skip,
                 progress=progress,
             )
-        self._check_filled(classes, held, room)
+        self._check_filled(classes, [first for _, first in held], room)
         shelves = {label: self._shelf(grown, tables) for label, grown in classes.items()}
         self._replace(self._cut({**self._shelves, **shelves}, room))
 
@@ -214,7 +215,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         self._replace(self._cut(self._shelves, self._room(new, self.labels)))
         self.budget = new
 
-    def _check_filled(self, classes: dict[int, Growing], held: list[int], room: int) -> None:
+    def _check_filled(self, classes: dict[int, Growing], firsts: list[int], room: int) -> None:
         """Refuse to go on with classes that got nothing."""
         empty = {label: grown for label, grown in classes.items() if not grown.sizes}
         for label, grown in empty.items():
@@ -222,14 +223,14 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
                 raise ImageError(f"class {self._name(label)!r} has no readable image")
         if not empty:
             return
-        label, grown = max(empty.items(), key=lambda pair: pair[1].next_cost)
-        count, total = len(held) + len(classes), self.budget.total_bytes(len(held) + len(classes))
-        needed = total - room + count * grown.next_cost
+        label, grown = max(empty.items(), key=lambda pair: pair[1].first)
+        firsts = [*firsts, *(new.first for new in classes.values())]
+        total = self.budget.total_bytes(len(firsts))
         raise BudgetError(
-            f"the budget of {total:,} bytes leaves class {self._name(label)!r} "
-            f"{level(room, held, len(classes)):,}, but its first image "
-            f"({grown.waiting[0].source}) takes {grown.next_cost:,}: {count} classes need "
-            f"{needed:,} bytes or more, or a lower quality"
+            f"the budget of {total:,} bytes leaves {max(room, 0):,} for images, but the first of "
+            f"each class take {sum(firsts):,} together, that of class {self._name(label)!r} "
+            f"({grown.waiting[0].source}) {grown.first:,}: {len(firsts)} classes need "
+            f"{total - room + sum(firsts):,} bytes or more, or a lower quality"
         )
 
     def _room(self, budget: Budget, labels: list[int], tables: bytes = b"") -> int:
