@@ -3,6 +3,8 @@
 import multiprocessing
 import pickle
 import re
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from mrdc.codec import CODECS
 from mrdc.errors import BudgetError, ImageError, MemoryFileError, UsageError
 from mrdc.image import Photo
 from mrdc.memory import ReplayMemory
-from mrdc.store import MemoryFile
+from mrdc.store import MemoryFile, index_entry
 from tests.conftest import jpeg, pixels
 
 FAST_CODECS = ["original", "jpeg", "jpeg-optimised", "png"]
@@ -229,6 +231,21 @@ def test_a_small_budget_is_told_what_is_enough(
         classes, needed = refused(needed)
     assert refused(needed - 1) == (classes, needed)
     attempt(needed)
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=30), st.integers(2_000, 20_000))
+@settings(max_examples=60, deadline=None)
+def test_a_file_is_as_large_as_its_budget_allows(sides: list[int], budget: int) -> None:
+    """One image more would be too many, but for some digits that its header may come to have."""
+    images = [CODECS["png"].encode(pixels(n, side, side)) for n, side in enumerate(sides)]
+    memory = ReplayMemory(budget, "original", whole_file=True)
+    with suppress(BudgetError), tempfile.TemporaryDirectory() as folder:
+        memory.add({0: images})
+        memory.save(Path(folder, "a"))
+        left = budget - Path(folder, "a").stat().st_size
+        assert left >= 0
+        for following in images[len(memory) : len(memory) + 1]:
+            assert left < len(following) + index_entry(f"0/{len(memory)}") + 100
 
 
 def test_rebudget_that_would_empty_a_class_changes_nothing() -> None:

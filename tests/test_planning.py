@@ -320,11 +320,11 @@ def test_budgets_too_small(photos: Path) -> None:
     """For anything: an error with the bytes needed. For some: their row says no room."""
     with pytest.raises(BudgetError, match=r"class 'class\d' .*: 3 classes need"):
         planned(photos, budget="100B")
-    found = planned(photos, budget="6kB", quality=(95, 10), epsilon=100.0)
+    found = planned(photos, budget="4kB", quality=(95, 10), epsilon=100.0)
     assert [candidate.quantity > 0 for candidate in found.candidates] == [False, False, True]
-    assert found.candidates[0].verdict.startswith("no room: the budget of 6,000 bytes")
+    assert found.candidates[0].verdict.startswith("no room: the budget of 4,000 bytes")
     with pytest.raises(BudgetError, match="no room for originals, and what fits does not pass"):
-        planned(photos, budget="5600B", quality=(10,), epsilon=1e-9)
+        planned(photos, budget="4kB", quality=(10,), epsilon=1e-9)
 
 
 @pytest.mark.parametrize(

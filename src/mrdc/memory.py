@@ -1,9 +1,9 @@
 """The replay memory: encoded images of old classes under a byte budget."""
 
-import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -21,15 +21,13 @@ from mrdc.errors import BudgetError, ImageError, UsageError
 from mrdc.filling import Entry, Growing, Skip, Spool, encode, fill
 from mrdc.image import Photo, Pixels, decode
 from mrdc.loading import batches
-from mrdc.shelf import Payload, Shelf, box_arrays, from_file, in_ram, table_bytes, to_arrays
+from mrdc.shelf import Payload, Shelf, box_arrays, from_file, in_ram, in_use, to_arrays
 from mrdc.store import (
-    BOX_HEADER_BYTES,
-    HEADER_BYTES,
-    NOTES_BYTES,
     Boxes,
     MemoryFile,
     box_entry,
     box_problems,
+    head_bytes,
     index_entry,
     join_names,
     split_names,
@@ -51,8 +49,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
 
     Images may have boxes: `boxes`, by source id, with labels that count in
     `box_classes`; those of images held go into the file. A budget in originals is
-    not charged for them, as in the paper. One that bounds the whole file is, so
-    set both before the images are added.
+    not charged for them, as in the paper. One that bounds the whole file is, and
+    for `notes` (JSON values, for the file), so set these before the images are added.
 
     Args:
         budget: a `Budget`, a number of bytes, or its text, such as "200MB".
@@ -88,7 +86,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         self.accounting = accounting
         self.class_names = dict(class_names or {})
         self.whole_file = whole_file
-        self.notes: dict[str, Any] = {}  # what the file should also record, JSON values
+        self.notes: dict[str, Any] = {}
         self.boxes: dict[str, Boxes] = {}
         self.box_classes: tuple[str, ...] = ()
         self._spool = Spool(spool) if spool is not None else None
@@ -122,7 +120,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
     @property
     def nbytes(self) -> int:
         """Bytes charged to the budget: images, and each shared header once."""
-        return sum(shelf.nbytes for shelf in self._shelves.values()) + table_bytes(self._shelves)
+        shared = sum(map(len, in_use(self._shelves)))
+        return sum(shelf.nbytes for shelf in self._shelves.values()) + shared
 
     @property
     def budget_bytes(self) -> int:
@@ -184,8 +183,10 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             raise UsageError(f"labels must be from 0 to 2147483647, got {odd}")
         packed = self.accounting == "packed"
         tables = self.codec.tables(self.quality) if packed else b""
-        photos = {label: _photos(label, ranked) for label, ranked in images.items()}
-        room = self._room(self.budget, [*self._shelves, *photos], tables)
+        photos = {label: list(_photos(label, ranked)) for label, ranked in images.items()}
+        counts = {label: len(ranked) for label, ranked in photos.items()}
+        room_in = partial(self._room, counts=counts, tables=tables)
+        room = room_in(self.budget)
         costs = [shelf.costs(self._entry_bytes) for shelf in self._shelves.values()]
         held = [(int(of_class.sum()), int(of_class[0])) for of_class in costs]
         job = partial(encode, codec=self.codec, quality=self.quality, tables=tables)
@@ -201,7 +202,7 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
                 skip=skip,
                 progress=progress,
             )
-        self._check_filled(classes, [first for _, first in held], room)
+        self._check_filled(classes, [first for _, first in held], room_in)
         shelves = {label: self._shelf(grown, tables) for label, grown in classes.items()}
         self._replace(self._cut({**self._shelves, **shelves}, room))
 
@@ -212,10 +213,12 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             BudgetError: a class would hold no image; nothing is dropped then.
         """
         new = budget if isinstance(budget, Budget) else parse_budget(budget)
-        self._replace(self._cut(self._shelves, self._room(new, self.labels)))
+        self._replace(self._cut(self._shelves, self._room(new, {})))
         self.budget = new
 
-    def _check_filled(self, classes: dict[int, Growing], firsts: list[int], room: int) -> None:
+    def _check_filled(
+        self, classes: dict[int, Growing], firsts: list[int], room_in: Callable[[Budget], int]
+    ) -> None:
         """Refuse to go on with classes that got nothing."""
         empty = {label: grown for label, grown in classes.items() if not grown.sizes}
         for label, grown in empty.items():
@@ -225,25 +228,28 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             return
         label, grown = max(empty.items(), key=lambda pair: pair[1].first)
         firsts = [*firsts, *(new.first for new in classes.values())]
-        total = self.budget.total_bytes(len(firsts))
+        total, room = self.budget.total_bytes(len(firsts)), room_in(self.budget)
+        needed, lacking = total, sum(firsts) - room
+        while lacking > 0:  # again where more digits make a longer header
+            needed += lacking
+            enough = replace(self.budget, amount=float(needed), unit="bytes")
+            lacking = sum(firsts) - room_in(enough)
         raise BudgetError(
             f"the budget of {total:,} bytes leaves {max(room, 0):,} for images, but the first of "
             f"each class take {sum(firsts):,} together, that of class {self._name(label)!r} "
             f"({grown.waiting[0].source}) {grown.first:,}: {len(firsts)} classes need "
-            f"{total - room + sum(firsts):,} bytes or more, or a lower quality"
+            f"{needed:,} bytes or more, or a lower quality"
         )
 
-    def _room(self, budget: Budget, labels: list[int], tables: bytes = b"") -> int:
-        """Bytes for images of these classes, after what they share has its own."""
-        room = budget.total_bytes(len(labels)) - table_bytes(self._shelves, tables)
+    def _room(self, budget: Budget, counts: Mapping[int, int], tables: bytes = b"") -> int:
+        """Bytes for images, after what they share, once so many of new classes are offered."""
+        total, used = budget.total_bytes(len(self._shelves) + len(counts)), in_use(self._shelves)
+        used = list(dict.fromkeys([*used, tables])) if tables else used
         if not self.whole_file:
-            return room
-        classes = sum(_json_bytes(self._entry(label)) for label in labels)
-        skipped = {"skipped": self.notes.get("skipped", [])}
-        notes = max(_json_bytes(self.notes), NOTES_BYTES + _json_bytes(skipped))
-        base64 = table_bytes(self._shelves, tables) // 2
-        named = _json_bytes(self._named()) + BOX_HEADER_BYTES if self.box_classes else 0
-        return room - base64 - classes - notes - named - HEADER_BYTES
+            return total - sum(map(len, used))
+        new = [self._entry(label) | {"items": n, "duplicates": n} for label, n in counts.items()]
+        meta = self._metadata(budget, [*map(self._entry, self._shelves), *new])
+        return total - head_bytes(total, meta, used, boxes=bool(self.box_classes))
 
     @property
     def _entry_bytes(self) -> Entry | None:
@@ -327,7 +333,8 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         shelves = self._shelves.values()
         payload = (shelf.body(rank) for shelf in shelves for rank in range(len(shelf)))
         total = sum(shelf.nbytes for shelf in shelves)
-        write_memory(Path(path), arrays, payload, total, self._metadata(), tables)
+        meta = self._metadata(self.budget, list(map(self._entry, self._shelves)))
+        write_memory(Path(path), arrays, payload, total, meta, tables)
 
     def _box_arrays(self, sources: list[str]) -> dict[str, NDArray[Any]]:
         """Boxes of the images held, where there are any; refused where they cannot be."""
@@ -345,11 +352,11 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         return {"box_classes": self.box_classes} if self.box_classes else {}
 
     def _entry(self, label: int) -> dict[str, Any]:
-        """What the file says of a class; the largest numbers stand in for one not held yet."""
+        """What the file says of a class; of one not held yet, its name."""
         shelf = self._shelves.get(label)
         entry: dict[str, Any] = {"label": label, "name": self._name(label)}
         if shelf is None:
-            return entry | {"items": 10**9, "duplicates": 10**9}
+            return entry
         entry |= {"items": len(shelf), "duplicates": shelf.duplicates}
         made = {"codec": shelf.codec, "quality": shelf.quality, "encoder": shelf.encoder}
         return entry if made == self._made() else entry | made
@@ -358,16 +365,15 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
         """What makes new images; a class that was made otherwise says so itself."""
         return {"codec": self.codec.name, "quality": self.quality, "encoder": self.codec.encoder}
 
-    def _metadata(self) -> dict[str, Any]:
-        classes = [self._entry(label) for label in self._shelves]
-        budget = {
-            "amount": self.budget.amount,
-            "unit": self.budget.unit,
-            "original_bytes": self.budget.original_bytes,
-            "bytes": self.budget_bytes,
+    def _metadata(self, budget: Budget, classes: list[dict[str, Any]]) -> dict[str, Any]:
+        about = {
+            "amount": budget.amount,
+            "unit": budget.unit,
+            "original_bytes": budget.original_bytes,
+            "bytes": budget.total_bytes(len(classes)),
         }
         return {
-            "budget": budget,
+            "budget": about,
             "accounting": self.accounting,
             "whole_file": self.whole_file,
             **self._made(),
@@ -401,11 +407,6 @@ class ReplayMemory(Dataset[tuple[Tensor, int]]):
             memory.boxes = dict(zip(file.sources, file.boxes, strict=True))
         memory._replace(from_file(file))
         return memory
-
-
-def _json_bytes(value: dict[str, Any]) -> int:
-    """Length of a value as JSON inside JSON."""
-    return len(json.dumps(json.dumps(value)))
 
 
 def _photos(label: int, images: Iterable[Photo | bytes | Pixels]) -> Iterator[Photo]:

@@ -98,13 +98,7 @@ def pack(
             if settings.pairing == "independent":
                 order = ranking_for(seen, codec, quality, order, path.parent).order
         memory = seen.build(codec, quality, order, path.parent)
-    memory.notes |= {
-        "select": seen.select,
-        "seed": settings.seed,
-        "pairing": settings.pairing,
-        "embed": settings.embed if seen.embedder else None,
-        "search": _lasting(found) if found else None,
-    }
+    memory.notes["search"] = _lasting(found) if found else None
     memory.rebudget(memory.budget)  # should the notes have outgrown the room kept for them
     memory.save(path)
     return Packed(path, memory, found, seen, time.perf_counter() - seen.start)

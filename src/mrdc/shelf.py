@@ -103,15 +103,14 @@ def in_ram(bodies: Iterable[bytes]) -> Tensor:
     return torch.frombuffer(pages, dtype=torch.uint8)
 
 
-def table_bytes(shelves: Mapping[int, Shelf], tables: bytes = b"") -> int:
-    """Bytes of the headers in use, and of one about to be, each counted once."""
-    used = {shelf.tables for shelf in shelves.values() if shelf.shared.any()}
-    return sum(map(len, used | {tables}))
+def in_use(shelves: Mapping[int, Shelf]) -> list[bytes]:
+    """The headers that images share, each once."""
+    return list(dict.fromkeys(s.tables for s in shelves.values() if s.shared.any()))
 
 
 def to_arrays(shelves: Mapping[int, Shelf]) -> tuple[dict[str, NDArray[Any]], list[bytes]]:
     """Arrays of the memory file, all but the payload, and the tables they point to."""
-    tables = list(dict.fromkeys(s.tables for s in shelves.values() if s.shared.any()))
+    tables = in_use(shelves)
     columns: dict[str, list[Any]] = {"sizes": [], "ranks": [], "tables": [], "kept": []}
     digests: list[bytes] = []
     labels: list[int] = []

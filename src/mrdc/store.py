@@ -41,11 +41,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", "payload")
 WITH_BOXES = (*ARRAYS[:4], "box_counts", "boxes", *ARRAYS[4:])
-HEADER_BYTES = 1024  # of the header, beside the JSON metadata, at most
-BOX_HEADER_BYTES = 256  # of the header, for the arrays of boxes, at most
 UMASK = os.umask(0)  # what new files may not do; to read it is to set it, so once, here
 os.umask(UMASK)
-NOTES_BYTES = 2048  # set aside for notes, so that a plan and its file hold the same images
 
 
 class MemoryFile:
@@ -233,26 +230,18 @@ def write_memory(
         meta: what goes into the JSON metadata.
         tables: shared JPEG headers, to which the array `tables` points.
     """
-    encoded = [base64.b64encode(table).decode() for table in tables]
-    header: dict[str, Any] = {
-        "__metadata__": {
-            "format": FORMAT,
-            "sha256": ZEROS.decode(),
-            "memory": json.dumps({**meta, "tables": encoded}, sort_keys=True),
-        }
-    }
+    layout: dict[str, dict[str, Any]] = {}
     position, names = 0, WITH_BOXES if "boxes" in arrays else ARRAYS
     for name in names:
         array = arrays.get(name)
         size = payload_bytes if array is None else array.nbytes
-        header[name] = {
+        layout[name] = {
             "dtype": "U8" if array is None else NAMES[array.dtype],
             "shape": [size] if array is None else list(array.shape),
             "data_offsets": [position, position + size],
         }
         position += size
-    raw = json.dumps(header, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 8)
+    raw = _header(layout, meta, tables)
     index = [arrays[name] for name in names[:-1]]
     digest = index_digest(raw, index).encode()
     with whole_file(path) as file:
@@ -262,6 +251,28 @@ def write_memory(
             file.write(np.ascontiguousarray(array).data)
         for piece in payload:
             file.write(piece)
+
+
+def head_bytes(file_bytes: int, meta: dict[str, Any], tables: list[bytes], boxes: bool) -> int:
+    """What a file of so many bytes has beside images and their index entries, at most."""
+    largest = {"dtype": "I64", "shape": [file_bytes], "data_offsets": [file_bytes] * 2}
+    layout = dict.fromkeys(WITH_BOXES if boxes else ARRAYS, largest)
+    for wide in {"digests", "boxes"} & layout.keys():
+        layout[wide] = largest | {"shape": [file_bytes, 32]}
+    last_offset = 8
+    return 8 + len(_header(layout, meta, tables)) + last_offset
+
+
+def _header(layout: dict[str, dict[str, Any]], meta: dict[str, Any], tables: list[bytes]) -> bytes:
+    """The JSON that the file begins with, its digest still zero."""
+    encoded = [base64.b64encode(table).decode() for table in tables]
+    metadata = {
+        "format": FORMAT,
+        "sha256": ZEROS.decode(),
+        "memory": json.dumps({**meta, "tables": encoded}, sort_keys=True),
+    }
+    raw = json.dumps({"__metadata__": metadata, **layout}, separators=(",", ":")).encode()
+    return raw + b" " * (-len(raw) % 8)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from mrdc.threads import ordered, workers
 
 Progress = Callable[[str, int], Callable[[int], None]]
 AUTO = "auto"  # the selector that depends on the images
+NOTE = " " * 200  # stands in for what a memory file tells of one candidate
 
 
 def quiet(stage: str, total: int) -> Callable[[int], None]:
@@ -45,6 +47,7 @@ class Survey:
     cache: FeatureCache | None = None
     features: list[Tensor] = field(default_factory=list)  # by class; no columns if not needed
     skipped: list[str] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)  # for the memory file
     start: float = field(default_factory=time.perf_counter)
 
     @property
@@ -112,7 +115,7 @@ class Survey:
             whole_file=limit.unit == "bytes",
             spool=folder,
         )
-        memory.notes = {"skipped": self.skipped}
+        memory.notes = dict(self.notes)
         if self.images.scenes is not None:
             memory.boxes = self.images.scenes.by_id()
             memory.box_classes = self.images.scenes.classes
@@ -147,6 +150,7 @@ def survey(
     seen = Survey(settings, progress, open_images(settings.photos, settings.skip_bad))
     _check_classes(seen, fewest=2 if measuring else 1)
     _check_scenes(seen)
+    seen.notes = _notes(seen)
     select = SELECTORS[seen.select]
     if not (measuring or select is not random_choice or settings.pairing == "independent"):
         if settings.skip_bad:
@@ -155,6 +159,7 @@ def survey(
         yield seen
         return
     seen.embedder = embedder or load_embedder(settings.embed, settings.weights)
+    seen.notes["embed"] = settings.embed
     seen.cache = open_cache(seen.embedder) if settings.cache else None
     try:
         rows, good = seen.embed(seen.images.all_photos, "embedding originals")
@@ -164,6 +169,19 @@ def survey(
     finally:
         if seen.cache is not None:
             seen.cache.close()
+
+
+def _notes(seen: Survey) -> dict[str, Any]:
+    """What a memory file tells of its making, with room for a search."""
+    settings, tried = seen.settings, len(search_space(seen.settings))
+    return {
+        "skipped": seen.skipped,
+        "select": seen.select,
+        "seed": settings.seed,
+        "pairing": settings.pairing,
+        "embed": None,
+        "search": NOTE * (tried + 2) if tried > 1 else None,
+    }
 
 
 def search_space(settings: PlanSettings) -> list[tuple[Codec, int | None]]:
