@@ -843,6 +843,19 @@ def test_a_phase_tells_what_it_measured() -> None:
     assert keeper.kinds[0] == "phase_start" and keeper.kinds[-1] == "phase"
     assert keeper.kinds.count("epoch") == 6
     assert "teacher" in keeper.saved[0].checkpoint.tensors
+    assert 0 <= result["report"]["student_ap"] <= 100
+
+
+@pytest.mark.usefixtures("tiny_detectors")
+def test_a_silent_teacher_and_duplicates_are_both_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mrdc.detection.phases, "NEARLY_SINGULAR", math.inf)
+    given_ = small("unbiased-teacher", options=("threshold=0.99",), phases=1)
+    (result,) = run_scenes(given_, stream(given_))
+    assert result["report"]["pseudo_labels_per_image"] == 0
+    warning = result["report"]["warning"]
+    assert warning.startswith("the teacher gave no pseudo label") and "near-dup" in warning
 
 
 @pytest.mark.usefixtures("tiny_detectors")

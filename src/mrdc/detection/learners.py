@@ -29,7 +29,7 @@ from mrdc.errors import UsageError
 Losses = dict[str, Tensor]
 CLASSES = ("loss_classifier", "loss_objectness")  # no places: scores do not vouch for them
 STEPS, RATE = 8000, 0.0004  # that the published teacher averages over, and how fast
-SILENT = 200  # steps without a pseudo label that call for a warning
+SILENT = 0.25  # of a teacher's steps: so many in a row without a label call for a warning
 
 
 class Shot(NamedTuple):
@@ -249,7 +249,7 @@ class UnbiasedTeacher(Supervised):
     def report(self) -> dict[str, Any]:
         labels, images = self.counts
         found: dict[str, Any] = {"pseudo_labels_per_image": labels / max(images, 1)}
-        if self.silent >= SILENT or not labels:
+        if self.silent >= SILENT * (self.task.steps - self.first) or not labels:
             found["warning"] = (
                 f"the teacher gave no pseudo label in the last {self.silent} steps: lower "
                 "threshold, or train longer"

@@ -203,9 +203,10 @@ class SceneRun:
         if self.exemplars is not None:
             self._store(self.exemplars, model)
         with clock.part("evaluate"):
-            batch = self.settings.train.batch_size
-            scores = average_precision(list(detect(model, self.tests, batch)), self.stream.test)
+            scores = self._scores(model)
             report = self._report()
+            if model is not self.model:
+                report["student_ap"] = self._scores(self.model)["ap"]
         result = {
             "phase": phase, "accuracy": scores["ap"], **scores, **memory_json(self.exemplars),
             "report": report, "trained_images": self.trained,
@@ -214,6 +215,11 @@ class SceneRun:
         self.results = [*self.results, result]
         self.keeper.event("phase", result)  # twice rather than never, if killed in between
         self.keeper.save(Saved(phase, self._checkpoint(), self.memory))
+
+    def _scores(self, model: FasterRCNN) -> dict[str, Any]:
+        """AP of the test scenes."""
+        found = detect(model, self.tests, self.settings.train.batch_size)
+        return average_precision(list(found), self.stream.test)
 
     def _feed(self, phase: int) -> SceneFeed:
         """The phase's labelled scenes with all that is replayed, and its unlabelled images."""
@@ -315,10 +321,11 @@ class SceneRun:
             smallest = smallest_eigenvalue(self.exemplars, self.phase)
             found["smallest_eigenvalue"] = smallest
             if smallest < NEARLY_SINGULAR:
-                found["warning"] = (
+                more = (
                     f"the features of stored scenes are nearly dependent (smallest eigenvalue "
                     f"{smallest:.1e}): there are near-duplicates, and R_q is noise"
                 )
+                found["warning"] = "; ".join(filter(None, [found.get("warning"), more]))
         return found
 
     # What is kept

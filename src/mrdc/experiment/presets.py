@@ -180,7 +180,8 @@ def _soda10m(name: str, paper: float) -> Preset[DetectSettings]:
 def _shapes(name: str) -> Preset[DetectSettings]:
     """Minutes without a GPU."""
     settings = SCENE_RECIPES[name].settings
-    train = replace(settings.train, steps=60, lr=0.005, batch_size=4, unlabelled_batch=4)
+    lr = 0.0025 if settings.method == "unbiased-teacher" else 0.005  # unlabelled losses weigh 4
+    train = replace(settings.train, steps=60, lr=lr, batch_size=4, unlabelled_batch=4)
     settings = replace(
         settings, data="shapes", labelled=20, unlabelled=min(settings.unlabelled, 20),
         phases=3, detector="lite0", short=120, long=160, train=train,
