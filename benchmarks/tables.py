@@ -269,6 +269,23 @@ def scenes(label: str) -> str:
     return table(*rows)
 
 
+def tried(label: str) -> str:
+    """What settings of the training come to, after the first phase and, if it went on, at last."""
+    head = ["recipe", "rate", "schedule", "weight decay", "first phase, %", "averaged, %"]
+    rows: list[list[object]] = [[*head, "last, %"]]
+    for folder in sorted((RESULTS / label).iterdir()):
+        config = json.loads((folder / "config.json").read_text())
+        train = config["settings"]["train"]
+        lines = (folder / "results.jsonl").read_text().splitlines()
+        first, last = json.loads(lines[0]), json.loads(lines[-1])
+        ends: list[object] = ["", ""]
+        if "average_incremental_accuracy" in last:
+            ends = [f"{last['average_incremental_accuracy']:.2f}", f"{last['accuracy'][-1]:.2f}"]
+        settings = (config["name"], train["lr"], train["schedule"], train["weight_decay"])
+        rows.append([*settings, f"{first['accuracy']:.2f}", *ends])
+    return table(*rows)
+
+
 def kept(run: Row) -> str:
     """What a memory holds; nothing without one."""
     return str(run["quality"] or "original") if run["memory"]["items"] else ""
@@ -296,7 +313,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "runs cub256": lambda: compared("cub256"),
     "runs textures": lambda: compared("textures"),
     "scenes road": lambda: scenes("road"),
+    "scenes road-gentle": lambda: scenes("road-gentle"),
     "ratios road": lambda: ratios("road"),
+    "tried cub256-bic": lambda: tried("cub256-bic"),
     "grid": grid,
     "zoom": zoom,
     "times": times,
