@@ -39,7 +39,7 @@ def lesson(**given: Any) -> Lesson:
         "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
         "training": TrainSettings(epochs=3, batch_size=4), "loss": nothing, "fit": nothing,
         "features": nothing, "store": lambda: None, "preview": nothing, "build": nothing,
-        "size": 8, "seed": len,
+        "size": 8, "quota": 20, "seed": len,
     }  # fmt: skip
     return Lesson(**fields | given)
 

@@ -76,22 +76,29 @@ def test_gamma_decays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "count"),
-    [(2, 1), (9, 1), (19, 1), (20, 2), (30, 3), (99, 9), (100, 10), (119, 10), (1300, 10)],
-)
-def test_a_tenth_is_set_aside(images: int, count: int) -> None:
-    """At least one, at most ten, always the same ones, wherever they stand."""
+    ("images", "quota", "count"),
+    [(2, 20, 1), (9, 20, 1), (19, 20, 1), (20, 20, 2), (30, 20, 2), (30, 5, 1), (30, 85, 3),
+     (1300, 20, 2), (1300, 85, 8)],
+)  # fmt: skip
+def test_a_tenth_of_the_quota_is_set_aside(images: int, quota: int, count: int) -> None:
+    """At least one, always the same ones, wherever they stand."""
     ids = [f"image {n}" for n in range(images)]
-    aside = set_aside(ids, 3, 7)
+    aside = set_aside(ids, quota, 3, 7)
     assert len(aside) == count
     assert aside <= set(ids)
-    assert aside == set_aside(ids, 3, 7)
+    assert aside == set_aside(ids, quota, 3, 7)
+
+
+@pytest.mark.parametrize(("budget", "quota"), [("12/class", 12), ("60 originals", 10)])
+def test_the_quota_is_in_originals_of_all_classes(budget: str, quota: int) -> None:
+    run = small_run("bic", memory=MemorySettings(budget=budget, quality="50"))
+    assert run.exemplars is not None and run.exemplars.quota == quota
 
 
 def test_other_classes_and_seeds_set_aside_others() -> None:
     """The draw belongs to both."""
     ids = [str(n) for n in range(100)]
-    draws = {frozenset(set_aside(ids, *pair)) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))}
+    draws = {frozenset(set_aside(ids, 20, *pair)) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))}
     assert len(draws) == 4
 
 
@@ -160,13 +167,13 @@ def test_validation_images_are_never_trained_on(monkeypatch: pytest.MonkeyPatch)
         run.learn(phase)
     assert len(trained) == 3
     aside = {
-        label: set_aside([p.id for p in photos], run.seed("validation"), label)
+        label: set_aside([p.id for p in photos], 12, run.seed("validation"), label)
         for label, photos in enumerate(run.stream.train.photos)
     }
     for phase, part in enumerate(trained):
         seen = Counter(part.labels)
         assert sorted(seen) == list(range(2 * phase + 2))
-        assert seen[2 * phase] == seen[2 * phase + 1] == 27  # of 30
+        assert seen[2 * phase] == seen[2 * phase + 1] == 29  # of 30
         pairs = zip(part.photos, part.labels, strict=True)
         assert not [p.id for p, label in pairs if p.id in aside[label]]
     memory = run.exemplars.memory if run.exemplars else None

@@ -61,6 +61,12 @@ class Exemplars:
         self.chosen = self.settings.memory.quality not in ("auto", "dynamic")
         self.memory = self._empty()
 
+    @property
+    def quota(self) -> int:
+        """Originals of a class that there is room for, once all classes are there."""
+        classes = len(self.stream.classes)
+        return int(self.budget.total_bytes(classes) / self.stream.original_bytes / classes + 0.5)
+
     def restore(self, memory: ReplayMemory) -> None:
         """Go on with a memory that was kept."""
         memory.class_names = dict(enumerate(self.stream.classes))

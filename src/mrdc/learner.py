@@ -187,6 +187,7 @@ class Run:
             preview=self._preview,
             build=self.build,
             size=self.architecture.size,
+            quota=0 if self.exemplars is None else self.exemplars.quota,
             seed=self.seed,
             threads=self.settings.threads,
         )

@@ -82,6 +82,7 @@ class Lesson:
         preview: exemplars that `store` would choose now, of the new classes.
         build: a new network, as the first phase starts with.
         size: side of the images that the network sees.
+        quota: originals of a class that the memory has room for, once it holds all classes.
         seed: from a name, for draws of the method's own; the same in every phase.
         companions: further images that `loss` wants with every batch of `train`.
         threads: for work on images; by default one for each core.
@@ -104,6 +105,7 @@ class Lesson:
     preview: Preview
     build: Callable[[], Net]
     size: int
+    quota: int
     seed: Callable[[str], int]
     companions: Companions | None = None
     threads: int | None = None

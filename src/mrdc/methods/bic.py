@@ -14,12 +14,11 @@ from mrdc.methods.base import Lesson, Method, balanced
 from mrdc.nn.net import Net, Output
 
 EVERY = 10  # one image in ten is for validation
-MOST = 10  # and no more than so many of a class are set aside
 
 
-def set_aside(ids: list[str], seed: int, label: int) -> set[str]:
-    """Names of a class's validation images: a tenth, at random, 1 to 10, but never all."""
-    count = min(max(len(ids) // EVERY, 1), MOST, len(ids) - 1)
+def set_aside(ids: list[str], quota: int, seed: int, label: int) -> set[str]:
+    """Names of a class's validation images, at random: a tenth of its quota, never none or all."""
+    count = min(max(min(quota, len(ids)) // EVERY, 1), len(ids) - 1)
     chosen = np.random.default_rng((seed, label)).permutation(len(ids))[:count]
     return {ids[index] for index in chosen}
 
@@ -66,17 +65,21 @@ def fit_bias(logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor
 
 @dataclass(kw_only=True)
 class BiC(Method):
-    """A tenth of the exemplars of every class is never trained on; it fits the correction."""
+    """A tenth of the exemplars of every class is never trained on; it fits the correction.
+
+    As many are set aside as originals would be: with compression a class may hold more.
+    """
 
     temperature: float = 2.0
     decay: float = 0.1  # of gamma
     bias_: Tensor | None = None  # beta and gamma of the newest classes
     start_: int = 0  # the first of those
     seed_: int = 0
+    quota_: int = 0
 
     def start_phase(self, lesson: Lesson) -> None:
         super().start_phase(lesson)
-        self.seed_ = lesson.seed("validation")
+        self.seed_, self.quota_ = lesson.seed("validation"), lesson.quota
         lesson.train = lesson.train.pick(np.flatnonzero(~self._validation(lesson, lesson.train)))
 
     def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
@@ -113,7 +116,7 @@ class BiC(Method):
         return correct(out.scores, self.bias_, self.start_)
 
     def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:
-        aside = set_aside(ids, self.seed_, label)
+        aside = set_aside(ids, self.quota_, self.seed_, label)
         train = [index for index in ranking if ids[index] not in aside]
         return interleave(train, [index for index in ranking if ids[index] in aside])
 
@@ -126,14 +129,14 @@ class BiC(Method):
 
     @property
     def first_phase(self) -> str:
-        return f"{super().first_phase}-but-a-tenth"
+        return f"{super().first_phase}-but-a-tenth-of-{self.quota_}"
 
     def _validation(self, lesson: Lesson, examples: Examples) -> NDArray[np.bool_]:
         """Which examples are for validation."""
         aside = {
             (label, name)
             for label, photos in enumerate(lesson.images.photos)
-            for name in set_aside([photo.id for photo in photos], self.seed_, label)
+            for name in set_aside([photo.id for photo in photos], self.quota_, self.seed_, label)
         }
         pairs = zip(examples.labels, examples.photos, strict=True)
         return np.array([(label, photo.id) in aside for label, photo in pairs], bool)
