@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from torch import Tensor
 
+import mrdc.exemplars
 from mrdc.data.images import ImageSet
 from mrdc.data.protocol import Stream
 from mrdc.feed import Examples, from_memory
@@ -28,6 +29,7 @@ from mrdc.methods.tpcil import TPCIL, hebbian, nearest_images, pairs, spread, to
 from mrdc.nn.heads import SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import ResNet
+from mrdc.quality import judge as quality_judge
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
 from mrdc.views import centre_crop
 from tests import helpers
@@ -426,6 +428,23 @@ def test_the_images_of_the_vertices_are_stored(monkeypatch: pytest.MonkeyPatch) 
     for label in range(4):
         both = [name for name in herded[label] if name in held[label]]
         assert [name for name in held[label] if name in herded[label]] == both
+
+
+@pytest.mark.parametrize("quality", ["auto", "dynamic", "50"])
+def test_ratios_are_measured_once_a_phase(quality: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although images are chosen twice: what the choice was made by is what is reported."""
+    calls: list[int] = []
+    real = quality_judge
+
+    def judge(found: Any, *rule: Any) -> Any:
+        calls.append(len(found))
+        return real(found, *rule)
+
+    run = small_run(quality=quality)
+    monkeypatch.setattr(mrdc.exemplars, "judge", judge)
+    for phase in range(2):
+        run.learn(phase)
+    assert calls == [2, 2]  # the originals and one candidate
 
 
 def test_references_are_the_old_networks_features_of_stored_images() -> None:

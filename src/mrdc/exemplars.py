@@ -42,6 +42,7 @@ class Exemplars:
         arrange: the method's say in the order in which a class is stored.
         charge: bytes of the budget that are not for images.
         candidates: what was measured after the last phase.
+        judged: the phase that they are of.
         features: of the last phase's images, by class.
         ranked: places of those, in the order in which they are stored.
     """
@@ -51,6 +52,7 @@ class Exemplars:
     arrange: Arrange
     charge: int = 0
     candidates: list[Measured] = field(default_factory=list)
+    judged: int | None = None
     features: list[Tensor] = field(default_factory=list)
     ranked: list[Ranking] = field(default_factory=list)
 
@@ -83,7 +85,8 @@ class Exemplars:
             BudgetError: nothing that passes fits.
         """
         seen, rankings = self._survey(phase, embedder, clock)
-        self._judge(seen, rankings, clock)
+        if self.judged != phase:
+            self._judge(phase, seen, rankings, clock)
         with clock.part("encode"):
             self._fill(self.memory, phase, seen, rankings, instead)
 
@@ -93,15 +96,16 @@ class Exemplars:
         """Exemplars of the phase's classes alone, as they would be chosen now."""
         seen, rankings = self._survey(phase, embedder, clock)
         if not self.chosen:
-            self._judge(seen, rankings, clock)
+            self._judge(phase, seen, rankings, clock)
         scratch = self._empty()
         scratch.budget = seen.budget
         with clock.part("encode"):
             self._fill(scratch, phase, seen, rankings, instead)
         return scratch
 
-    def _judge(self, seen: Survey, rankings: list[Ranking], clock: Clock) -> None:
-        memory = self.settings.memory
+    def _judge(self, phase: int, seen: Survey, rankings: list[Ranking], clock: Clock) -> None:
+        """Once a phase: what a preview was chosen by is what is reported."""
+        memory, self.judged = self.settings.memory, phase
         with clock.part("volume_ratio"):
             tried = [self._measure(seen, *pair, rankings) for pair in self._space()]
             self.candidates = judge(tried, memory.rule, memory.epsilon)
