@@ -621,12 +621,12 @@ def flat(*colour: int) -> Pixels:
 
 
 @pytest.mark.parametrize(
-    ("quality", "after_preview", "after_store"), [("auto", 1, 1), ("dynamic", 1, 2), ("50", 0, 0)]
+    ("quality", "after_preview", "after_store"), [("auto", 1, 1), ("dynamic", 1, 1), ("50", 0, 0)]
 )
 def test_a_preview_chooses_the_quality_where_none_is_chosen_yet(
     quality: str, after_preview: int, after_store: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for the run under auto, so that what is stored is what was seen; anew if dynamic."""
+    """Once in a phase, so that what is stored is what was seen."""
     choices: list[int] = []
     real = Exemplars._choose
 

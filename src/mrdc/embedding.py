@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from mrdc.errors import ImageError, UsageError
 from mrdc.filling import Skip
-from mrdc.image import Photo, decode
+from mrdc.image import Photo, Pixels, decode
 from mrdc.nn.checkpoint import load_network
 from mrdc.nn.net import normalised
 from mrdc.threads import ordered, workers
-from mrdc.views import centre_crop, stack, tensor
+from mrdc.views import centre, stack
 
 Network = Callable[[Tensor], Tensor]
 
@@ -197,47 +197,47 @@ def embed(
             it the first one raises.
     """
 
-    def view(photo: Photo) -> tuple[bytes, Tensor] | ImageError:
+    def view(photo: Photo) -> tuple[bytes, Tensor | Pixels] | ImageError:
         try:
             data = photo.load()
-            raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
-            digest = hashlib.sha256(raw).digest()
+            digest = content(data) if cache is not None else b""
             known = cache.get(digest) if cache is not None else None
             if known is not None:
                 return digest, known
             pixels = decode(data, photo.id) if isinstance(data, bytes) else data
-            image = tensor(pixels)
-            return digest, image if embedder.whole else centre_crop(image, embedder.size)
+            return digest, pixels if embedder.whole else centre(pixels, embedder.size)
         except ImageError as error:
             return error
 
     rows: Tensor | None = None  # made when the first features tell their width
     good: list[int] = []
-    batch: list[tuple[int, bytes, Tensor]] = []
+    batch: list[tuple[int, bytes, Pixels]] = []
 
-    def keep(place: int, row: Tensor) -> None:
+    def keep(places: list[int], found: Tensor) -> None:
         nonlocal rows
         if rows is None:
-            rows = torch.empty(len(photos), len(row))
-        rows[place] = row
+            rows = torch.empty(len(photos), found.shape[1])
+        rows[places] = found
 
-    running: list[tuple[list[tuple[int, bytes]], Tensor]] = []  # at most one, on a GPU perhaps
+    running: list[tuple[list[int], list[bytes], Tensor]] = []  # at most one, on a GPU perhaps
 
     def run() -> None:
         """Start a batch; what the one before gave is fetched while this one runs."""
-        images = stack([image for _, _, image in batch])
+        images = stack([pixels for _, _, pixels in batch])
         with torch.inference_mode():
             features = embedder.network(images).float()
         finish()
-        running.append(([(place, digest) for place, digest, _ in batch], features))
+        places, digests = [place for place, _, _ in batch], [digest for _, digest, _ in batch]
+        running.append((places, digests, features))
         batch.clear()
 
     def finish() -> None:
         while running:
-            places, features = running.pop()
-            for (place, digest), row in zip(places, features.cpu(), strict=True):
-                keep(place, row)
-                if cache is not None:
+            places, digests, features = running.pop()
+            features = features.cpu()
+            keep(places, features)
+            if cache is not None:
+                for digest, row in zip(digests, features, strict=True):
                     cache.put(digest, row)
 
     with workers(threads) as pool:
@@ -249,8 +249,8 @@ def embed(
                 skip(seen)
                 continue
             digest, found = seen
-            if found.ndim == 1:  # features from the cache
-                keep(len(good), found)
+            if isinstance(found, Tensor):  # features from the cache
+                keep([len(good)], found[None])
             else:
                 batch.append((len(good), digest, found))
             good.append(index)
@@ -260,6 +260,12 @@ def embed(
         run()
     finish()
     return torch.empty(0, 0) if rows is None else rows[: len(good)], good
+
+
+def content(data: bytes | Pixels) -> bytes:
+    """A digest of an image file's bytes, or of pixels."""
+    raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
+    return hashlib.sha256(raw).digest()
 
 
 class FeatureCache:

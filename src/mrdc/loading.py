@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrdc.image import Pixels
 from mrdc.threads import ordered, workers
 from mrdc.views import centre_crop, stack, train_crop
 
@@ -57,7 +58,11 @@ def grouped(
 ) -> Iterator[Tensor]:
     """Views (n, 3, h, w) of each group of items, made by threads a little ahead."""
     ahead = 2 * max(map(len, groups), default=1)
+
+    def pixels(item: T) -> Pixels:
+        return view(item).permute(1, 2, 0).numpy()
+
     with workers(threads) as pool:
-        made = ordered(pool, view, [item for group in groups for item in group], ahead)
+        made = ordered(pool, pixels, [item for group in groups for item in group], ahead)
         for group in groups:
             yield stack([next(made)[1] for _ in group])

@@ -16,14 +16,12 @@ def tensor(pixels: Pixels) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def stack(images: Sequence[Tensor]) -> Tensor:
+def stack(images: Sequence[Pixels]) -> Tensor:
     """Images of one size as a batch (n, 3, h, w), channels last in memory.
 
     By numpy: torch would wake its team of threads, which those that decode keep busy.
     """
-    return torch.from_numpy(np.stack([image.permute(1, 2, 0).numpy() for image in images])).permute(
-        0, 3, 1, 2
-    )
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
 def resize(image: Tensor, height: int, width: int) -> Tensor:
@@ -37,11 +35,21 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
 
 def centre_crop(image: Tensor, size: int, short: int | None = None) -> Tensor:
     """The evaluation view: short side to `short`, or size * 256 / 224, then the centre."""
-    height, width = image.shape[1:]
+    return tensor(centre(image.permute(1, 2, 0).numpy(), size, short))
+
+
+def centre(pixels: Pixels, size: int, short: int | None = None) -> Pixels:
+    """`centre_crop` of pixels; a view of them where their size is right.
+
+    By numpy: many threads that call torch for small things wait for each other.
+    """
+    height, width = pixels.shape[:2]
     scale = (short or round(size * 256 / 224)) / min(height, width)
-    image = resize(image, max(size, round(height * scale)), max(size, round(width * scale)))
-    top, left = (image.shape[1] - size) // 2, (image.shape[2] - size) // 2
-    return image[:, top : top + size, left : left + size]
+    wanted = max(size, round(height * scale)), max(size, round(width * scale))
+    if wanted != (height, width):
+        pixels = resize(tensor(pixels), *wanted).permute(1, 2, 0).numpy()
+    top, left = (wanted[0] - size) // 2, (wanted[1] - size) // 2
+    return pixels[top : top + size, left : left + size]
 
 
 def crop_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
