@@ -721,7 +721,7 @@ def test_refuses_settings_that_are_none(method: str, option: str, message: str) 
 # Runs
 
 METHODS = pytest.mark.parametrize("method", ["supervised", "pseudo-labels", "unbiased-teacher"])
-OPTIONS = {"pseudo-labels": ("threshold=0.0",), "unbiased-teacher": ("threshold=0.0",)}
+OPTIONS = {"pseudo-labels": ("threshold=0.0",), "unbiased-teacher": ("threshold=0.0", "carry=1")}
 
 
 class KilledError(Exception):
@@ -777,6 +777,28 @@ def test_goes_on_in_the_middle_of_a_phase(method: str) -> None:
     results = run_scenes(given_, stream(), broken)
     assert measured(results) == measured(expected)
     assert all(torch.equal(value, weights(broken)[name]) for name, value in weights(whole).items())
+
+
+@pytest.mark.parametrize("carry", [0, 1])
+@pytest.mark.usefixtures("tiny_detectors")
+def test_a_teacher_is_made_anew_or_goes_on(carry: int) -> None:
+    """Anew: from the student, after the burn-in. Else it moves from the first step on."""
+    given_ = small("unbiased-teacher", options=("threshold=0.9", "burn_in=0.5", f"carry={carry}"))
+    keeper = Remembers()
+    run = SceneRun(given_, stream(given_), keeper)
+    learner = run.learner
+    assert isinstance(learner, UnbiasedTeacher)
+    run.learn(0)
+    assert learner.first == given_.train.steps // 2
+    before = learner.teacher
+    assert before is not None
+    again = SceneRun(given_, stream(given_), keeper)
+    again.restore()
+    there = again.learner.answers(again.model).state_dict()
+    assert all(torch.equal(value, there[name]) for name, value in before.state_dict().items())
+    run.learn(1)
+    assert (learner.teacher is before) is bool(carry)
+    assert learner.first == (0 if carry else given_.train.steps // 2)
 
 
 @METHODS

@@ -92,6 +92,9 @@ class Supervised:
         """The detector to evaluate and to embed with."""
         return model
 
+    def restore(self, model: FasterRCNN, teacher: Mapping[str, Tensor]) -> None:
+        """Take up after a phase that ended with these weights of a teacher, if any."""
+
     def report(self) -> dict[str, Any]:
         """What people should know of a phase, as JSON."""
         return {}
@@ -185,17 +188,26 @@ class UnbiasedTeacher(Supervised):
     threshold: float = 0.7
     burn_in: float = 0.2  # of a phase, before there is a teacher
     weight: float = 4.0  # of the unlabelled losses
+    carry: int = 0  # 1: the teacher goes on in the next phase, which then has no burn-in
 
     gamma = 1.5
     wants_unlabelled = True
 
     def __post_init__(self) -> None:
         _within(threshold=self.threshold, burn_in=self.burn_in)
+        self.teacher: FasterRCNN | None = None
+
+    def restore(self, model: FasterRCNN, teacher: Mapping[str, Tensor]) -> None:
+        if teacher:
+            self.teacher = _still(model)
+            self.teacher.load_state_dict(teacher)
 
     def start_phase(self, model: FasterRCNN, task: Task) -> None:
         self.model, self.task = model, task
-        self.teacher: FasterRCNN | None = None
-        self.first = min(round(self.burn_in * task.steps), task.steps - 1)
+        if not self.carry:
+            self.teacher = None
+        burn_in = self.burn_in if self.teacher is None else 0
+        self.first = min(round(burn_in * task.steps), task.steps - 1)
         self.rate = averaging_rate(task.steps - self.first)
         self.counts = [0, 0]  # labels, and images they are of
         self.silent = 0  # steps in a row without a label
@@ -226,7 +238,7 @@ class UnbiasedTeacher(Supervised):
     def _average(self, model: FasterRCNN) -> None:
         """The teacher is the student at first, and then moves towards it, step by step."""
         if self.teacher is None:
-            self.teacher = copy.deepcopy(model).eval().requires_grad_(False)
+            self.teacher = _still(model)
             return
         ours, theirs = list(self.teacher.parameters()), list(model.parameters())
         average = get_ema_multi_avg_fn(1 - self.rate)  # type: ignore[no-untyped-call]
@@ -270,15 +282,20 @@ class UnbiasedTeacher(Supervised):
             return
         *counts, self.silent = state["counts"].tolist()
         self.counts = counts
-        self.teacher = copy.deepcopy(self.model).eval().requires_grad_(False)
-        self.teacher.load_state_dict(
-            {k.removeprefix("teacher."): v for k, v in state.items() if k.startswith("teacher.")}
+        self.restore(
+            self.model,
+            {k.removeprefix("teacher."): v for k, v in state.items() if k.startswith("teacher.")},
         )
 
 
 def averaging_rate(steps: int) -> float:
     """How far a teacher moves in a step, so that it forgets as much over a phase as published."""
     return min(0.1, max(RATE, RATE * STEPS / max(steps, 1)))
+
+
+def _still(model: FasterRCNN) -> FasterRCNN:
+    """A copy that answers and does not learn."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def _within(**values: float) -> None:

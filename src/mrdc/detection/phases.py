@@ -170,6 +170,7 @@ class SceneRun:
         if saved is None:
             return 0
         self._take(saved.checkpoint)
+        self.learner.restore(self.model, saved.checkpoint.tensors.get("teacher", {}))
         self.results = saved.checkpoint.about["results"]
         if self.exemplars is not None and saved.memory is not None:
             self.exemplars.restore(saved.memory)
