@@ -26,6 +26,7 @@ from mrdc.report.page import write_page
 from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import find_runs, grouped, read_run
 from mrdc.report.sections import SECTIONS
+from mrdc.report.tables import what_was_run
 
 TASKS = [[80, 20], [30, 70]]
 PARTS = {"train": 4.0, "evaluate": 1.0, "prepare": 0.25}
@@ -118,13 +119,25 @@ def test_unfinished_runs_stand_apart(tmp_path: Path) -> None:
 
 
 def test_many_lines_take_several_figures(tmp_path: Path) -> None:
-    """As many to each as there are colours."""
+    """No more to each than there are colours, and about equally many."""
     runs = [made(tmp_path / str(n), phases=1, train={"lr": n}) for n in range(len(COLOURS) + 3)]
     section = SECTIONS["accuracy"](find_runs(runs))
     assert section is not None
     figures = [part for part in section.parts if isinstance(part, Figure)]
     lines = [len({row[0] for row in figure.data[1:]}) for figure in figures]
-    assert lines == [len(COLOURS), 3]
+    assert lines == [5, 6]  # not 8 and 3
+
+
+def test_what_all_runs_share_is_told_once(tmp_path: Path) -> None:
+    """In a line, not in columns; of a single run all stands in the table."""
+    folders = [made(tmp_path / str(n), seed=n) for n in range(2)]
+    grid = what_was_run(find_runs(folders)).parts[0]
+    assert isinstance(grid, Grid)
+    assert "seed" in grid.rows[0] and "data" not in grid.rows[0] and "budget" not in grid.rows[0]
+    assert grid.caption.startswith("All of them: data ") and "phases 1" in grid.caption
+    alone = what_was_run(find_runs(folders[:1])).parts[0]
+    assert isinstance(alone, Grid)
+    assert "data" in alone.rows[0] and not alone.caption
 
 
 def test_data_of_one_name_in_two_places_are_two(tmp_path: Path) -> None:

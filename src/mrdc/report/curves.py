@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import mean
 
 import numpy as np
@@ -31,9 +32,9 @@ def accuracy(runs: Sequence[Run]) -> Section | None:
             key = group.first.data, group.first.settings.get("phases", "?")
             streams.setdefault(key, []).append(group)
     figures = [
-        (data, phases, groups[start : start + len(COLOURS)])
+        (data, phases, part)
         for (data, phases), groups in streams.items()
-        for start in range(0, len(groups), len(COLOURS))
+        for part in evenly(groups, len(COLOURS))
     ]
     for data, phases, here in figures:
         what = "AP" if here[0].first.detects else "accuracy of the classes seen, %"
@@ -58,6 +59,13 @@ def accuracy(runs: Sequence[Run]) -> Section | None:
             legend(axes, len(here))
         section.parts.append(figure)
     return section if section.parts else None
+
+
+def evenly(groups: Sequence[Group], most: int) -> list[Sequence[Group]]:
+    """Parts of at most so many, about equally large: no line stands alone."""
+    count = -(-len(groups) // most)
+    cuts = [len(groups) * part // count for part in range(count + 1)]
+    return [groups[start:end] for start, end in pairwise(cuts)]
 
 
 def _same_length(curves: Sequence[list[float]]) -> list[list[float]]:

@@ -36,7 +36,16 @@ def what_was_run(runs: Sequence[Run]) -> Section:
         notes += [f"{run.path}: {problem}." for problem in run.problems]
     if len({run.data for run in runs}) > 1:
         notes.append("These runs are on different data: compare within one data set only.")
-    return Section("runs", "What was run", [Grid(rows), *notes])
+    return Section("runs", "What was run", [Grid(*told_once(rows)), *notes])
+
+
+def told_once(rows: Table) -> tuple[Table, str]:
+    """A table without columns that say the same of all runs, and a line that says it."""
+    columns = list(zip(*rows, strict=True))
+    shared = [column for column in columns[2:] if len(rows) > 2 and len(set(column[1:])) == 1]
+    kept = [list(row) for row in zip(*(c for c in columns if c not in shared), strict=True)]
+    alike = ", ".join(f"{head} {value}" for head, value, *_ in shared if value not in ("", None))
+    return kept, f"All of them: {alike}." if alike else ""
 
 
 def compared(runs: Sequence[Run]) -> Section | None:
