@@ -868,6 +868,17 @@ def test_a_phase_tells_what_it_measured() -> None:
     assert 0 <= result["report"]["student_ap"] <= 100
 
 
+@pytest.mark.parametrize("threshold", [0.0, 0.999])
+@pytest.mark.usefixtures("tiny_detectors")
+def test_pseudo_labels_are_counted_by_class(threshold: float) -> None:
+    given_ = small("pseudo-labels", options=(f"threshold={threshold}",), phases=1)
+    (result,) = run_scenes(given_, stream(given_))
+    report = result["report"]
+    assert set(report["by_class"]) == {"dark", "bright"}
+    assert sum(report["by_class"].values()) == report["pseudo_labels"]
+    assert (report["pseudo_labels"] > 0) is (threshold == 0)
+
+
 @pytest.mark.usefixtures("tiny_detectors")
 def test_a_silent_teacher_and_duplicates_are_both_warned_of(
     monkeypatch: pytest.MonkeyPatch,

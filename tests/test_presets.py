@@ -214,6 +214,12 @@ def test_rows_of_the_paper_count_as_it_does() -> None:
         ("bic", 0.05, 1e-4, 128, "multistep", (30, 60, 80)),
         ("lucir", 0.1, 1e-4, 128, "multistep", (30, 60)),
         ("podnet", 0.05, 5e-4, 64, "cosine", (30, 60)),
+        ("lucir-aanets", 0.05, 5e-4, 128, "cosine", (30, 60)),
+        ("podnet-aanets", 0.05, 5e-4, 64, "cosine", (30, 60)),
+        ("lucir-dde", 0.1, 1e-4, 128, "multistep", (30, 60)),
+        ("podnet-dde", 0.05, 5e-4, 64, "cosine", (30, 60)),
+        ("mnemonics", 0.1, 5e-4, 128, "multistep", (30, 60)),
+        ("tpcil", 0.1, 1e-4, 128, "multistep", (30, 60)),
     ],
 )
 def test_training_as_specified(
@@ -224,7 +230,7 @@ def test_training_as_specified(
     assert (train.lr, train.weight_decay, train.batch_size) == (lr, decay, batch)
     assert (train.epochs, train.momentum, train.schedule) == (90, 0.9, schedule)
     assert tuple(round(part * 90) for part in train.milestones) == milestones
-    assert (train.brightness > 0) is (method == "podnet")
+    assert (train.brightness > 0) is (schedule == "cosine")
 
 
 def test_only_lucir_mrdc_on_all_of_imagenet_is_balanced() -> None:

@@ -316,6 +316,8 @@ class SceneRun:
         """Of the learner; of its pseudo labels where the truth is known; of R_q."""
         found = self.learner.report()
         truth = self.stream.truth
+        if isinstance(self.learner, PseudoLabels):
+            found["by_class"] = self._by_class(self.learner.labels())
         if truth is not None and isinstance(self.learner, PseudoLabels | UnbiasedTeacher):
             found |= label_quality(self.learner.labels(), truth[self.phase])
         if self.exemplars is not None:
@@ -328,6 +330,13 @@ class SceneRun:
                 )
                 found["warning"] = "; ".join(filter(None, [found.get("warning"), more]))
         return found
+
+    def _by_class(self, labels: Sequence[Boxes]) -> dict[str, int]:
+        """How many labels of each class."""
+        classes = self.stream.train.classes
+        found = np.concatenate([np.zeros((0, 5), np.float32), *labels])[:, 4]
+        counts = np.bincount(found.astype(int), minlength=len(classes))
+        return dict(zip(classes, counts.tolist(), strict=True))
 
     # What is kept
 
