@@ -140,6 +140,18 @@ def test_what_all_runs_share_is_told_once(tmp_path: Path) -> None:
     assert "data" in alone.rows[0] and not alone.caption
 
 
+def test_runs_without_a_memory_have_no_budget(tmp_path: Path) -> None:
+    """Whatever their settings say."""
+    events = [phase(0, 60.0, None)]
+    events[0]["memory"] = {"bytes": 0, "budget_bytes": 0, "items": 0}
+    bare = made(tmp_path / "bare", events=events, name="finetune")
+    grid = what_was_run(find_runs([bare, made(tmp_path / "other")])).parts[0]
+    assert isinstance(grid, Grid)
+    places = [grid.rows[0].index(head) for head in ("budget", "quality")]
+    bare_row, other_row = ([row[place] for place in places] for row in grid.rows[1:])
+    assert bare_row == ["", ""] and other_row == ["8/class", "auto"]
+
+
 def test_data_of_one_name_in_two_places_are_two(tmp_path: Path) -> None:
     """Their groups are told apart by where they lie."""
     for number, place in enumerate(("/a/photos", "/b/photos")):

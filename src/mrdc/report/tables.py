@@ -24,11 +24,12 @@ def what_was_run(runs: Sequence[Run]) -> Section:
         going = f"phase {len(run.phases)} of {wanted} is going, or was stopped"
         where = run.about.get("gpu") or f"{run.about.get('cores', '?')} CPU cores"
         torch = str(run.about.get("torch", "?")).partition("+")[0]
+        remembers = not run.phases or run.phases[-1]["memory"].get("budget_bytes")
         rows.append(
             [
                 run.name, run.path.name, run.data, run.settings.get("phases"),
                 run.settings.get("seed"),
-                run.memory.get("budget", ""), run.memory.get("quality", ""),
+                *(run.memory.get(key, "") if remembers else "" for key in ("budget", "quality")),
                 "finished" if run.result else going, f"{run.seconds:.0f}",
                 (run.result or run.about).get("commit") or "", f"{where}, torch {torch}",
             ]
