@@ -18,7 +18,8 @@ OUT = HERE / "results" / "runs.jsonl"
 def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
     """Images a second of each phase (median epoch), and what the first epochs took beyond that.
 
-    Those beyond are compiling, recording graphs and searching for kernels.
+    Those beyond are compiling, recording graphs and searching for kernels. Of each phase also
+    the largest and the last loss of an epoch.
     """
     epochs = [e for e in events if e["event"] == "epoch" and e["stage"] == 0]
     images = {e["phase"]: e["train_images"] for e in events if e["event"] == "phase_start"}
@@ -29,7 +30,12 @@ def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
         for e in epochs
         if e["epoch"] == 1
     ]
-    return {"images_per_second": list(rates.values()), "start_seconds": sum(starts)}
+    losses = {p: [e["loss"] for e in epochs if e["phase"] == p] for p in phases}
+    return {
+        "images_per_second": list(rates.values()), "start_seconds": sum(starts),
+        "largest_loss": {p: max(found) for p, found in losses.items()},
+        "last_loss": {p: found[-1] for p, found in losses.items()},
+    }  # fmt: skip
 
 
 def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str, Any]) -> None:
