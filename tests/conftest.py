@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: its idle threads shall sleep
+os.environ["OMP_NUM_THREADS"] = "2"  # on any machine, here and in processes: sums depend on it
 
 import numpy as np
 import pytest

@@ -20,6 +20,8 @@ from mrdc.loop import Stop
 from mrdc.methods.base import Lesson, Wrapper
 from mrdc.nn.branches import Body, Branches
 
+BATCH = 50  # of the balanced set, as published
+
 
 def level_set(lesson: Lesson) -> Examples:
     """All old exemplars, and as many new images a class, drawn with replacement from all."""
@@ -65,7 +67,7 @@ class AANets(Wrapper):
         """One epoch for the mixing weights alone, batch norms as in evaluation."""
         model = lesson.model
         training = replace(
-            lesson.training, lr=self.mixing_lr, weight_decay=self.mixing_decay,
+            lesson.training, lr=self.mixing_lr, weight_decay=self.mixing_decay, batch_size=BATCH,
             schedule="multistep", milestones=(1 / 3, 2 / 3), gamma=0.1,
         )  # fmt: skip
         momentum = [] if self.velocity_ is None else [self.velocity_]
