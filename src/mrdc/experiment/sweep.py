@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -114,6 +115,8 @@ def _run(cell: Cell, tell: Tell, life: IO[str]) -> dict[str, Any]:
     command += ["--out", str(cell.folder)]
     child = subprocess.run(command, stdin=life, capture_output=True, text=True)
     if child.returncode:
+        with suppress(OSError):  # it holds something
+            cell.folder.rmdir()
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         return {"folder": str(cell.folder), "error": last.removeprefix("mrdc: ")}
     result: dict[str, Any] = json.loads(child.stdout)
