@@ -15,7 +15,7 @@ from mrdc.experiment.presets import SCENE_PRESETS, SCENE_RECIPES, SODA10M
 from mrdc.memory import ReplayMemory
 from mrdc.settings import DetectSettings
 from tests.conftest import jpeg
-from tests.test_detection import tiny
+from tests.scenes import tiny
 
 FEW = (
     "--phases", "2", "--labelled", "6", "--unlabelled", "4", "--train.steps", "3",
