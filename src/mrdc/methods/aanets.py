@@ -3,8 +3,9 @@
 From the second phase on there are two branches: a stable one, whose kernels stay as
 the first phase left them and are only scaled, and a plastic one. They are mixed after
 every stage; the four mixing weights are learned on a balanced set, after every epoch
-of the network's own training. The published code for LUCIR never clears the gradients
-of those weights; here they are cleared.
+of the network's own training, in batches as large as its (published: 50, which at the
+published rate changes nothing but the time). The published code for LUCIR never clears
+the gradients of those weights; here they are cleared.
 """
 
 from dataclasses import dataclass, replace
@@ -19,8 +20,6 @@ from mrdc.feed import Examples
 from mrdc.loop import Stop
 from mrdc.methods.base import Lesson, Wrapper
 from mrdc.nn.branches import Body, Branches
-
-BATCH = 50  # of the balanced set, as published
 
 
 def level_set(lesson: Lesson) -> Examples:
@@ -67,7 +66,7 @@ class AANets(Wrapper):
         """One epoch for the mixing weights alone, batch norms as in evaluation."""
         model = lesson.model
         training = replace(
-            lesson.training, lr=self.mixing_lr, weight_decay=self.mixing_decay, batch_size=BATCH,
+            lesson.training, lr=self.mixing_lr, weight_decay=self.mixing_decay,
             schedule="multistep", milestones=(1 / 3, 2 / 3), gamma=0.1,
         )  # fmt: skip
         momentum = [] if self.velocity_ is None else [self.velocity_]
