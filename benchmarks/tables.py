@@ -123,7 +123,7 @@ def in_table(recipe: object, sizes: object, *_: object) -> tuple[object, ...]:
 def cells(
     recipe: str, sizes: int, runs: list[Row], score: str, curve: str, label: str
 ) -> list[object]:
-    column = COLUMNS.index(("cub", sizes - 1)) if label == "cub256" else None
+    column = COLUMNS.index(("cub", sizes - 1)) if label.startswith("cub256") else None
     published = TABLE_1[recipe][column] if column is not None and recipe in TABLE_1 else None
     scores = [run[score] for run in sorted(runs, key=lambda run: int(run["seed"]))]
     return [
@@ -271,17 +271,17 @@ def scenes(label: str) -> str:
 
 def tried(label: str) -> str:
     """What settings of the training come to, after the first phase and, if it went on, at last."""
-    head = ["recipe", "rate", "schedule", "weight decay", "first phase, %", "averaged, %"]
+    head = ["recipe", "seed", "rate", "schedule", "weight decay", "first phase, %", "averaged, %"]
     rows: list[list[object]] = [[*head, "last, %"]]
     for folder in sorted((RESULTS / label).iterdir()):
         config = json.loads((folder / "config.json").read_text())
-        train = config["settings"]["train"]
+        seed, train = config["settings"]["seed"], config["settings"]["train"]
         lines = (folder / "results.jsonl").read_text().splitlines()
         first, last = json.loads(lines[0]), json.loads(lines[-1])
         ends: list[object] = ["", ""]
         if "average_incremental_accuracy" in last:
             ends = [f"{last['average_incremental_accuracy']:.2f}", f"{last['accuracy'][-1]:.2f}"]
-        settings = (config["name"], train["lr"], train["schedule"], train["weight_decay"])
+        settings = (config["name"], seed, train["lr"], train["schedule"], train["weight_decay"])
         rows.append([*settings, f"{first['accuracy']:.2f}", *ends])
     return table(*rows)
 
@@ -311,6 +311,8 @@ def ratios(label: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub256": lambda: compared("cub256"),
+    "runs cub256-anew": lambda: compared("cub256-anew"),
+    "runs cub256-cosine": lambda: compared("cub256-cosine"),
     "runs textures": lambda: compared("textures"),
     "scenes road": lambda: scenes("road"),
     "scenes road-gentle": lambda: scenes("road-gentle"),
