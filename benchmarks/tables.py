@@ -72,6 +72,9 @@ def speed() -> str:
         for what, ratio in (("a reused buffer", "ratio"), ("new memory", "ratio_fresh")):
             question = f"batches against the PIL loader, {threads}, as floats in {what}"
             rows.append([question, r["label"], f"{r[ratio]:.2f}", ">= 2.4"])
+    for r in read("threads"):
+        question = f"images ready for a network, {r['threads']} threads against one"
+        rows.append([question, r["label"], f"{r['ratio']:.2f}", ""])
     for r in read("selection"):
         shape = f"{r['rows']} x {r['columns']}"
         rows.append([f"{r['what']} against a plain loop", shape, f"{r['ratio']:.1f}", ""])

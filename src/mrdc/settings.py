@@ -50,7 +50,8 @@ class PlanSettings:
     seed: int = 0
     """For random_choice."""
     threads: int | None = None
-    """Decoding and encoding threads; results do not depend on it."""
+    """Decoding and encoding threads, by default one for each core, up to eight; results do not
+    depend on it."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ class RunSettings:
     resident: Literal["auto", "gpu", "ram", "stream"] = "auto"
     """Where decoded images are kept during a phase; auto: the first of gpu, ram with room."""
     threads: int | None = None
-    """Decoding and encoding threads; results do not depend on it."""
+    """Decoding and encoding threads, by default one for each core, up to eight; results do not
+    depend on it."""
     checkpoint_seconds: float = 60.0
     """Least time between two checkpoints inside a phase."""
     cache: bool = True
@@ -234,7 +236,8 @@ class DetectSettings:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     threads: int | None = None
-    """Decoding and encoding threads; results do not depend on it."""
+    """Decoding and encoding threads, by default one for each core, up to eight; results do not
+    depend on it."""
     checkpoint_seconds: float = 60.0
     """Least time between two checkpoints inside a phase."""
     tensorboard: bool = False

@@ -9,10 +9,12 @@ from typing import TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 
+MOST = 8  # threads, unless more are asked for
+
 
 def workers(threads: int | None) -> ThreadPoolExecutor:
-    """So many threads, or one for each core."""
-    return ThreadPoolExecutor(threads or os.cpu_count())
+    """So many threads, or one for each core, up to eight: more wait for the interpreter."""
+    return ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MOST))
 
 
 def ordered(

@@ -85,7 +85,7 @@ class Lesson:
         quota: originals of a class that the memory has room for, once it holds all classes.
         seed: from a name, for draws of the method's own; the same in every phase.
         companions: further images that `loss` wants with every batch of `train`.
-        threads: for work on images; by default one for each core.
+        threads: for work on images; by default one for each core, up to eight.
     """
 
     phase: int

@@ -1,0 +1,36 @@
+"""How many images do threads make ready for a network, against one thread?"""
+
+from functools import partial
+from statistics import median
+
+from torch import Tensor
+
+from common import emit, machine, options, race, sources
+from mrdc.embedding import Embedder, embed
+from mrdc.image import Photo
+
+IMAGES, REPEATS, THREADS = 2000, 3, (1, 2, 4, 8, 16)
+
+
+def no_network(images: Tensor) -> Tensor:
+    """Takes no time, so that the way of the images to it is what is measured."""
+    return images[:, :, 0, 0].float()
+
+
+def main() -> None:
+    args = options(__doc__).parse_args()
+    files = sources(args.photos, IMAGES)
+    photos = [Photo(str(place), partial(bytes, data)) for place, data in enumerate(files)]
+    embedder = Embedder(no_network, batch_size=128)
+    runs = {str(count): partial(embed, photos, embedder, threads=count) for count in THREADS}
+    seconds = {count: median(times) for count, times in race(REPEATS, **runs).items()}
+    for count in THREADS:
+        emit(
+            "threads", threads=count, images=len(photos), label=args.label,
+            images_per_second=len(photos) / seconds[str(count)],
+            ratio=seconds["1"] / seconds[str(count)], **machine(),
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
