@@ -683,6 +683,21 @@ def test_a_bad_image_is_found_before_any_training(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("bad", [2, 5, 7])
+def test_all_bad_images_are_found_at_once(
+    bad: int, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody mends a folder one image and one run at a time."""
+    for number in range(bad):
+        (photos / "class1" / f"0{number}.jpg").write_bytes(b"")
+    given = ["run", "lucir", "--data", photos, *SHORT, "--out", tmp_path / "run"]
+    message = refused(capsys, *given)
+    told = {f"class1/0{number}.jpg: the file is empty" in message for number in range(bad)}
+    assert told == ({True} if bad <= 5 else {True, False})
+    assert message.count("the file is empty") == min(bad, 5)
+    assert ("; and 2 more (" in message) == (bad > 5)
+
+
 def test_a_last_batch_of_one_image(photos: Path, tmp_path: Path) -> None:
     """Nine images in batches of eight, of 32 px through a 7x7 stem."""
     for file in (photos / "class0").iterdir():

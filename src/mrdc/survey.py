@@ -27,6 +27,7 @@ from mrdc.threads import ordered, workers
 
 Progress = Callable[[str, int], Callable[[int], None]]
 AUTO = "auto"  # the selector that depends on the images
+NAMED = 5  # unreadable photos that a refusal tells of
 NOTE = " " * 200  # stands in for what a memory file tells of one candidate
 
 
@@ -251,15 +252,16 @@ def readable(seen: Survey) -> list[int]:
 
 
 def check_readable(photos: Sequence[Photo], threads: int | None) -> None:
-    """Refuse the first photo that cannot be read, before work that would stop at it.
+    """Refuse photos that cannot be read, before work that would stop at the first of them.
 
     Raises:
-        ImageError: that photo.
+        ImageError: about a few of them, and how many more there are.
     """
     with workers(threads) as pool:
-        for _, error in ordered(pool, problem, photos):
-            if error is not None:
-                raise error
+        errors = [str(error) for _, error in ordered(pool, problem, photos) if error is not None]
+    if errors:
+        more = [f"and {len(errors) - NAMED:,} more"] if len(errors) > NAMED else []
+        raise ImageError("; ".join([*errors[:NAMED], *more]))
 
 
 def problem(photo: Photo) -> ImageError | None:

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ from mrdc import __version__
 from mrdc.budget import parse_budget
 from mrdc.data import DATASETS, Splits, Stream, make_stream, open_splits
 from mrdc.data.textures import SIDE
-from mrdc.errors import UsageError
+from mrdc.errors import ImageError, UsageError
 from mrdc.exemplars import Exemplars, fixed_quality
 from mrdc.experiment.folder import (
     RESULTS,
@@ -73,9 +74,10 @@ def run(
     def begin() -> None:
         if method.replays:
             charge = charged_bytes(settings, method)
-            Exemplars(settings, stream, method.arrange, charge).check()
-        for images in (stream.train, stream.test):
-            check_readable(images.all_photos, settings.threads)
+            with suppress(ImageError):  # told of below, with all others
+                Exemplars(settings, stream, method.arrange, charge).check()
+        photos = [*stream.train.all_photos, *stream.test.all_photos]
+        check_readable(photos, settings.threads)
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_phases(settings, stream, keeper)
