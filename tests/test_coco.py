@@ -303,6 +303,10 @@ def image(**changes: Any) -> dict[str, Any]:
         (changed(categories=["cat"]), "a category needs a whole number as its id, got 'cat'"),
         (changed(categories=[{"id": 1}]), "category 1 needs a name"),
         (changed(categories=[CATEGORIES[0]] * 2), "two categories have the id 7"),
+        (
+            changed(categories=[*CATEGORIES, {"id": 8, "name": "cat"}]),
+            "two categories have the name 'cat'",
+        ),
         (changed(images=[3]), "an image needs an id, got 3"),
         (image(id=10), "two images have the id 10"),
         (image(file_name="0.jpg"), r"two images have the file_name '0\.jpg'"),

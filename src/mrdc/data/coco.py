@@ -148,6 +148,8 @@ def _categories(file: Path, entries: list[Any]) -> dict[int, str]:
             raise DataError(f"{file}: category {entry['id']} needs a name")
         if entry["id"] in names:
             raise DataError(f"{file}: two categories have the id {entry['id']}")
+        if entry["name"] in names.values():
+            raise DataError(f"{file}: two categories have the name {entry['name']!r}")
         names[entry["id"]] = entry["name"]
     return dict(sorted(names.items()))
 
