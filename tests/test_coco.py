@@ -342,6 +342,11 @@ def image(**changes: Any) -> dict[str, Any]:
         (changed(annotations=[box(11, [-1.5, 0, 4, 5])]), "1.5 pixels outside"),
         (changed(annotations=[box(11, [0, -2, 4, 5])]), "2 pixels outside"),
         (changed(annotations=[box(11, [0, 0, 4, 29])]), "5 pixels outside"),
+        (changed(annotations=[box(11, [9, 9, -4, 5])]), "its width and height must be 0 or more"),
+        (
+            changed(annotations=[box(11, [0, 0, 2, 2], crowd="1")]),  # type: ignore[arg-type]
+            r"annotation 1 of 1\.jpg has the iscrowd '1'; it must be 0 or 1",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(data: object, message: str, tmp_path: Path) -> None:

@@ -232,8 +232,11 @@ def _rows(
         where += f" of {images[owner].photo.id}"
         if not isinstance(category, int) or category not in labels:
             raise DataError(f"{where} has the category {category!r}; allowed are {[*labels]}")
+        crowd = entry.get("iscrowd") or 0
+        if crowd not in (0, 1):
+            raise DataError(f"{where} has the iscrowd {_few(crowd)}; it must be 0 or 1")
         edges = _edges(where, entry.get("bbox"), images[owner].side)
-        rows[entry.get("iscrowd") == 1][owner].append((*edges, labels[category]))
+        rows[crowd == 1][owner].append((*edges, labels[category]))
     return rows
 
 
@@ -245,6 +248,8 @@ def _edges(where: str, bbox: Any, side: tuple[int, int]) -> tuple[float, float, 
             "width, height"
         )
     (left, top, width, height), (wide, high) = bbox, side
+    if min(width, height) < 0:
+        raise DataError(f"{where} has the bbox {bbox}; its width and height must be 0 or more")
     right, bottom = left + width, top + height
     over = max(-left, -top, right - wide, bottom - high, left - wide, top - high)
     if over > SLACK:
