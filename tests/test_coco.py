@@ -251,6 +251,16 @@ def test_scenes_are_one_class_of_images(road: Path) -> None:
             ),
             r"categories of train\.json \(cat, dog\) and val\.json \(dog\) differ",
         ),
+        (
+            lambda road: write(road / "val.json", described(2, [])).parent,
+            r"val\.json: no image in it has a box",
+        ),
+        (
+            lambda road: (
+                write(road / "train.json", described(3, [box(10, [1, 2, 3, 4], crowd=1)])).parent
+            ),
+            r"train\.json: no image in it has a box",
+        ),
         (lambda road: make_images(road / "unlabelled", 0).parent, "unlabelled: no image in it"),
         (
             lambda road: write(

@@ -50,6 +50,9 @@ def open_scenes(path: Path) -> SceneSplits:
             f"{path}: the categories of {layout.train.name} ({some_of(train.classes)}) and "
             f"{layout.test.name} ({some_of(test.classes)}) differ; both must list the same"
         )
+    for file, scenes in ((layout.train, train), (layout.test, test)):
+        if not any(map(len, scenes.boxes)):
+            raise DataError(f"{file}: no image in it has a box; at least one is needed")
     pool = [photo for folder in layout.pools for photo in _unlabelled(folder)]
     return SceneSplits(train, test, tuple(pool) if layout.pools else None)
 
