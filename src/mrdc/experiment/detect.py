@@ -126,6 +126,11 @@ def check_detect(settings: DetectSettings) -> None:
             ("--threads", settings.threads, 1),
         )
     )
+    if train.momentum >= 1 or train.warmup > 1:
+        raise UsageError(
+            f"--train.momentum must be below 1 and --train.warmup at most 1, got {train.momentum} "
+            f"and {train.warmup}"
+        )
     check_common(settings)
     pick_device(settings.device)
     if make_learner(settings).wants_unlabelled and not settings.unlabelled:
