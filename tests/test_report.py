@@ -454,6 +454,30 @@ def test_scenes_have_a_table_of_their_own(tmp_path: Path) -> None:
         assert text in page
 
 
+def test_pages_tell_of_pseudo_labels_without_a_truth(tmp_path: Path) -> None:
+    """How many there were, the student's AP, warnings, and classes that only some runs have."""
+    folders = []
+    for name, report in (
+        ("car", {"pseudo_labels_per_image": 2.25, "student_ap": 28.5, "warning": "R_q is noise"}),
+        ("bus", {"labels_per_image": 0.75}),
+    ):
+        more: dict[str, Any] = {"ap": 30.0, "ap50": 55.0, "ap75": 20.0, "report": report}
+        more["by_class"] = {name: 31.0}
+        folders.append(
+            made(tmp_path / name, events=[phase(0, 30.0, **more)], detector="lite0", data=name)
+        )
+    section = SECTIONS["detection"](find_runs(folders))
+    assert section is not None
+    scores, labels = (part for part in section.parts if isinstance(part, Grid))
+    assert scores.rows[0][1:] == ["car", "bus"]
+    assert labels.rows[0][1:] == ["phase", "labels an image", "AP", "AP of the student"]
+    assert [row[2:] for row in labels.rows[1:]] == [
+        ["2.25", "30.00", "28.50"],
+        ["0.75", "30.00", ""],
+    ]
+    assert str(section.parts[-1]).endswith("phase 0: R_q is noise.")
+
+
 def test_grids_leave_out_empty_columns_and_know_numbers() -> None:
     """Which stand to the right."""
     grid = Grid([["a", "b", "c", "d"], ["x", "", 1, "2.5 ± 1"], ["y", None, "-3", ""]])

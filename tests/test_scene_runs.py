@@ -190,6 +190,7 @@ def test_pseudo_labels_are_counted_by_class(threshold: float) -> None:
     report = result["report"]
     assert set(report["by_class"]) == {"dark", "bright"}
     assert sum(report["by_class"].values()) == report["pseudo_labels"]
+    assert report["labels_per_image"] == report["pseudo_labels"] / given_.unlabelled
     assert (report["pseudo_labels"] > 0) is (threshold == 0)
 
 

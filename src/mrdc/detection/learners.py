@@ -170,6 +170,7 @@ class PseudoLabels(Supervised):
         count = sum(map(len, labels))
         images = sum(len(one) > 0 for one in labels)
         found: dict[str, Any] = {"pseudo_labels": count, "images_with_labels": images}
+        found["labels_per_image"] = count / max(len(labels), 1)
         if not count:
             found["warning"] = "no image got a pseudo label, so only labelled ones were learned"
         return found

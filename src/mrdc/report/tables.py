@@ -130,22 +130,30 @@ def memory_file(run: Run) -> MemoryFile | None:
 
 
 def detection(runs: Sequence[Run]) -> Section | None:
-    """AP by class, and what pseudo labels were worth."""
+    """AP by class, what pseudo labels were worth, and warnings."""
     groups = [group for group in grouped(runs) if group.first.phases and group.first.detects]
     if not groups:
         return None
-    classes = list(groups[0].first.phases[-1]["by_class"])
+    scores = [group.first.phases[-1]["by_class"] for group in groups]
+    classes = list(dict.fromkeys(name for found in scores for name in found))
     rows: Table = [["run", *classes]]
-    labels: Table = [["run", "phase", "labels an image", "precision %", "recall %"]]
-    for group in groups:
-        found = group.first.phases[-1]["by_class"]
+    labels: Table = [["run", "phase", "labels an image", "precision %", "recall %", "AP",
+                      "AP of the student"]]  # fmt: skip
+    warnings: list[Part] = []
+    for group, found in zip(groups, scores, strict=True):
         rows.append([group.label, *(percent(found.get(name)) for name in classes)])
         for phase in group.first.phases:
             report = phase.get("report", {})
-            if "precision" in report:
-                keys = ("labels_per_image", "precision", "recall")
-                labels.append([group.label, phase["phase"], *(f"{report[k]:.2f}" for k in keys)])
+            count = report.get("labels_per_image", report.get("pseudo_labels_per_image"))
+            if count is not None:
+                known = (count, report.get("precision"), report.get("recall"), phase["ap"],
+                         report.get("student_ap"))  # fmt: skip
+                labels.append([group.label, phase["phase"], *map(percent, known)])
+            if "warning" in report:
+                warnings.append(f"{group.label}, phase {phase['phase']}: {report['warning']}.")
     section = Section("detection", "Detection", [Grid(rows, "AP by class after the last phase.")])
     if len(labels) > 1:
-        section.parts.append(Grid(labels, "Pseudo labels against the truth, at an IoU of 0.5."))
+        told = "Pseudo labels; where the truth is known, against it at an IoU of 0.5."
+        section.parts.append(Grid(labels, told))
+    section.parts += warnings
     return section
