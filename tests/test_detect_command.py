@@ -65,6 +65,16 @@ def test_a_run_from_its_command_to_its_folder(
     assert "AP50" in text and "AP by class: disc" in text
 
 
+def test_what_was_not_measured_is_no_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a pseudo label there is no precision; counts by class are told in words."""
+    assert run("pseudo-labels-finetune", tmp_path / "run", "--set", "threshold=0.99") == 0
+    text = capsys.readouterr().out
+    assert "precision: -\n" in text and "recall: 0\n" in text
+    assert "by class: disc 0, square 0, triangle 0\n" in text
+
+
 def test_other_settings_in_a_folder_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -389,6 +389,12 @@ def test_a_true_box_is_matched_once() -> None:
     assert quality == {"labels_per_image": 2, "precision": 50, "recall": 100}
 
 
+def test_no_labels_have_no_precision_and_no_boxes_no_recall() -> None:
+    none, some = rows([]).reshape(0, 5), rows([[0, 0, 10, 10, 1]])
+    assert label_quality([none], [some]) == {"labels_per_image": 0, "precision": None, "recall": 0}
+    assert label_quality([some], [none]) == {"labels_per_image": 1, "precision": 0, "recall": None}
+
+
 def test_detecting_keeps_the_mode_and_the_order() -> None:
     """Boxes are in the image's own pixels, labels from 0."""
     album = Album(scenes(range(5)).photos, CPU, 2)

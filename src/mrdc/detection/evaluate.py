@@ -117,17 +117,18 @@ def _entry(place: int, box: NDArray[np.float32]) -> dict[str, Any]:
     return {"image_id": place, "category_id": int(label), "bbox": corner}
 
 
-def label_quality(found: Sequence[Boxes], truth: Sequence[Boxes]) -> dict[str, float]:
+def label_quality(found: Sequence[Boxes], truth: Sequence[Boxes]) -> dict[str, float | None]:
     """Pseudo labels against the truth: how many an image, and precision and recall in percent.
 
     A label is right if it overlaps a box of its class by half or more (IoU), each box once.
+    None where there is nothing to be right or to be found.
     """
     right = sum(matched(a, b) for a, b in zip(found, truth, strict=True))
     labels, boxes = sum(map(len, found)), sum(map(len, truth))
     return {
         "labels_per_image": labels / max(len(found), 1),
-        "precision": 100 * right / max(labels, 1),
-        "recall": 100 * right / max(boxes, 1),
+        "precision": 100 * right / labels if labels else None,
+        "recall": 100 * right / boxes if boxes else None,
     }
 
 

@@ -98,9 +98,18 @@ def kept(console: Console, found: dict[str, Any]) -> None:
             f"({charged} to the budget; --memory.strict-budget charges them)"
         )
     for what, value in found["report"].items():
-        numbers = value if isinstance(value, list) else [value]
-        told = ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in numbers)
-        console.print(clean(f"{what.replace('_', ' ')}: {told}"))
+        console.print(clean(f"{what.replace('_', ' ')}: {told(value)}"))
+
+
+def told(value: Any) -> str:
+    """What a method reports, for people: a number, a text, or several of them."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {told(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(told, value))
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def sweep(console: Console, found: dict[str, Any]) -> None:
