@@ -62,7 +62,7 @@ def test_a_run_from_its_command_to_its_folder(
     assert told() == found
     assert run("unbiased-teacher-mrdc", out) == 0
     text = capsys.readouterr().out
-    assert "AP50" in text and "AP by class: disc" in text
+    assert "AP50" in text and "AP by class: disc" in text and "on shapes (synthetic)" in text
 
 
 def test_what_was_not_measured_is_no_zero(
@@ -147,6 +147,21 @@ def coco(folder: Path, images: int = 14) -> Path:
         whole = {"images": places, "annotations": boxes, "categories": [{"id": 1, "name": "x"}]}
         (folder / f"{split}.json").write_text(json.dumps(whole))
     return folder
+
+
+def test_boxes_that_were_left_out_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those below a pixel, of training and of test scenes."""
+    data = coco(tmp_path / "data")
+    for split in ("train", "val"):
+        file = data / f"{split}.json"
+        whole = json.loads(file.read_text())
+        whole["annotations"][0]["bbox"] = [4, 4, 0.5, 9]
+        file.write_text(json.dumps(whole))
+    more = ["--data", str(data), "--labelled", "4", "--unlabelled", "3"]
+    assert run("supervised-finetune", tmp_path / "run", *more) == 0
+    assert "Left out: 2 boxes below 1 pixel" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["5.jpg", "101.jpg"])

@@ -60,7 +60,8 @@ def detect(
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_scenes(settings, stream, keeper)
-        more = {"paper": paper, "synthetic": built_in(settings.data)}
+        dropped = stream.train.dropped + stream.test.dropped
+        more = {"paper": paper, "synthetic": built_in(settings.data), "dropped": dropped}
         return {**summary(settings, phases), **more}
 
     return in_folder(path, name, settings, decisive, listener, begin, work)

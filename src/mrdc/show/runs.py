@@ -15,13 +15,14 @@ SCENE_SCORES = {"AP": "ap", "+-": "ap_deviation", "AP50": "ap50", "AP75": "ap75"
 
 
 def run(console: Console, found: dict[str, Any]) -> None:
+    synthetic = " (synthetic)" if found["synthetic"] else ""
+    console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}{synthetic}")
     if "ap" in found:
-        console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}")
         rows = table("phase", "AP", "AP50", "AP75")
         for phase, scores in enumerate(zip(found["ap"], found["ap50"], found["ap75"], strict=True)):
             rows.add_row(str(phase), *(f"{score:.2f}" for score in scores))
     else:
-        rows = accuracies(console, found)
+        rows = accuracies(found)
     console.print(rows)
     volumes(console, found)
     kept(console, found)
@@ -35,6 +36,8 @@ def run(console: Console, found: dict[str, Any]) -> None:
             f"{found['ap75'][-1]:.2f}[/bold]{published}, {found['seconds']:.0f} s; "
             f"{clean(found['folder'])}"
         )
+        if found.get("dropped"):  # unknown to runs of old versions
+            console.print(f"Left out: {count(found['dropped'], 'box')} below 1 pixel")
         return
     console.print(
         f"[bold]Averaged incremental accuracy {found['average_incremental_accuracy']:.2f} %"
@@ -46,10 +49,8 @@ def run(console: Console, found: dict[str, Any]) -> None:
     remarks(console, [], found.get("ignored", []))  # unknown to runs of old versions
 
 
-def accuracies(console: Console, found: dict[str, Any]) -> Table:
+def accuracies(found: dict[str, Any]) -> Table:
     """Accuracy after every phase."""
-    synthetic = " (synthetic)" if found["synthetic"] else ""
-    console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}{synthetic}")
     rows = table("phase", "classes", "accuracy %", "head %")
     seen = 0
     for phase, (size_, score, head) in enumerate(
