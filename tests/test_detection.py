@@ -593,7 +593,7 @@ def test_labels_travel_through_a_checkpoint() -> None:
         ("pseudo-labels", "threshold=1.5", "threshold must be from 0 to less than 1, got 1.5"),
         ("unbiased-teacher", "thresold=0.5", "unknown setting of unbiased-teacher 'thresold'"),
         ("unbiased-teacher", "weight=much", "weight takes a number"),
-        ("supervised", "threshold=0.5", "unknown setting of supervised"),
+        ("supervised", "threshold=0.5", "--set threshold=0.5: supervised has no settings"),
     ],
 )
 def test_refuses_settings_that_are_none(method: str, option: str, message: str) -> None:

@@ -82,6 +82,8 @@ def with_options(method: T, options: Sequence[str], name: str) -> T:
         UsageError: no such setting, or another kind of value.
     """
     defaults = method_settings(method)
+    if options and not defaults:
+        raise UsageError(f"--set {options[0]}: {name} has no settings")
     values: dict[str, Any] = {}
     for option in options:
         key, equals, text = (part.strip() for part in option.partition("="))
