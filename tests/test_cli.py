@@ -558,6 +558,7 @@ REFUSED = [
     (["--memory.quality", "0"], "from 1 to 100, got 0"),
     (["--memory.quality", "-5"], "--memory.quality -5: give auto"),
     (["--memory.candidates", "50", "101"], "from 1 to 100, got 101"),
+    (["--memory.candidates"], "--memory.candidates needs at least one quality"),
     (["--memory.codec", "gif"], "unknown codec 'gif'"),
     (["--memory.select", "herdin"], "did you mean 'herding'?"),
     (["--memory.epsilon", "0"], "epsilon must be a number above 0"),

@@ -277,6 +277,8 @@ def fixed_quality(memory: MemorySettings) -> tuple[Codec, int | None]:
         raise UsageError(
             f"--memory.codec {codec.name}: has no qualities to choose from; {others} have"
         )
+    if not memory.candidates:
+        raise UsageError("--memory.candidates needs at least one quality")
     for quality in memory.candidates if codec.qualities else ():
         codec.check_quality(quality)
     judge([], memory.rule, memory.epsilon)
