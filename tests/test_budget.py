@@ -47,7 +47,7 @@ def test_only_per_class_budgets_grow(text: str) -> None:
 )
 def test_nonsense_is_refused(text: str) -> None:
     """The message shows what came and what is allowed."""
-    with pytest.raises(UsageError, match=r"is not one: write 20/class, '2000 originals'"):
+    with pytest.raises(UsageError, match=r"is not one: write 20/class \(100/phase for scenes\), '"):
         parse_budget(text, original_bytes=10)
 
 

@@ -14,7 +14,10 @@ UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
-ALLOWED = "write 20/class, '2000 originals', or bytes such as 200MB, 200MiB or 1500000"
+ALLOWED = (
+    "write 20/class (100/phase for scenes), '2000 originals', or bytes such as 200MB, 200MiB or "
+    "1500000"
+)
 
 
 @dataclass(frozen=True)

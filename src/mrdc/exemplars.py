@@ -129,8 +129,9 @@ class Exemplars:
         probe.add(firsts, threads=self.settings.threads)
         total = self.budget.total_bytes(len(self.stream.classes))
         if probe.nbytes > total:
+            what = "classes" if self.stream.train.scenes is None else "phases"
             raise BudgetError(
-                f"--memory.budget {memory.budget}: {total:,} bytes for {len(firsts)} classes, but "
+                f"--memory.budget {memory.budget}: {total:,} bytes for {len(firsts)} {what}, but "
                 f"one image of each takes about {probe.nbytes:,} at the lowest quality allowed"
             )
         try:

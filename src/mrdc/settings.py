@@ -93,7 +93,7 @@ class MemorySettings:
     """The replay memory of a run."""
 
     budget: str = "20/class"
-    """20/class, "2000 originals", or bytes such as 200MB."""
+    """20/class (100/phase for scenes), "2000 originals", or bytes such as 200MB."""
     quality: str = "auto"
     """auto: R_q chooses after the first phase, for the whole run; dynamic: after every phase;
     original: the files as they are; or a number."""
