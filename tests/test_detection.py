@@ -81,6 +81,16 @@ def test_phases_depend_on_seed_and_names_alone() -> None:
     assert ids(given_, 1) != ids(given_, 2)
 
 
+def test_crowds_are_part_of_what_a_run_is_on() -> None:
+    """They decide AP; here the last object becomes a crowd."""
+    made = splits()
+    boxes, crowds = made.test.boxes, made.test.crowds
+    test = replace(made.test, boxes=(*boxes[:-1], crowds[-1]), crowds=(*crowds[:-1], boxes[-1]))
+    other = replace(made, test=test)
+    first, second = (make_scenes(one, 2, 3, 1, seed=0).fingerprint() for one in (made, other))
+    assert first != second
+
+
 def test_a_pool_of_its_own_gives_unlabelled_images() -> None:
     """And then nobody knows their boxes."""
     pool = scenes(range(200, 210)).photos

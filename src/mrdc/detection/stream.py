@@ -62,6 +62,9 @@ class SceneStream:
             digest.update(json.dumps([[p.id for p in part.photos], part.sizes]).encode())
             for boxes in part.boxes:
                 digest.update(boxes.tobytes())
+            for place, boxes in enumerate(part.crowds):
+                if len(boxes):
+                    digest.update(f"crowds of {place}".encode() + boxes.tobytes())
         digest.update(json.dumps([[p.id for p in photos] for photos in self.unlabelled]).encode())
         return digest.hexdigest()
 
