@@ -478,6 +478,22 @@ def test_pages_tell_of_pseudo_labels_without_a_truth(tmp_path: Path) -> None:
     assert str(section.parts[-1]).endswith("phase 0: R_q is noise.")
 
 
+def test_pages_about_scenes_average_over_seeds(tmp_path: Path) -> None:
+    """AP by class and the worth of pseudo labels; what only one seed knows is its alone."""
+    folders = []
+    for seed, (score, precision) in enumerate([(30.0, None), (40.0, 80.0)]):
+        more: dict[str, Any] = {"ap": score, "ap50": 55.0, "ap75": 20.0, "by_class": {"car": score}}
+        more["report"] = {"labels_per_image": 1.0, "precision": precision, "warning": "few"}
+        event = phase(0, score, **more)
+        folders.append(made(tmp_path / str(seed), events=[event], detector="lite0", seed=seed))
+    section = SECTIONS["detection"](find_runs(folders))
+    assert section is not None
+    scores, labels = (part for part in section.parts if isinstance(part, Grid))
+    assert scores.rows[1][1:] == ["35.00 ± 7.07"]
+    assert labels.rows[1][2:] == ["1.00 ± 0.00", "80.00", "35.00 ± 7.07"]
+    assert len([part for part in section.parts if isinstance(part, str)]) == 1
+
+
 def test_grids_leave_out_empty_columns_and_know_numbers() -> None:
     """Which stand to the right."""
     grid = Grid([["a", "b", "c", "d"], ["x", "", 1, "2.5 ± 1"], ["y", None, "-3", ""]])

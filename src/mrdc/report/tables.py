@@ -6,7 +6,7 @@ from statistics import mean
 from mrdc.errors import MemoryFileError
 from mrdc.report.figures import Table
 from mrdc.report.parts import Grid, Part, Section
-from mrdc.report.runs import Run, grouped
+from mrdc.report.runs import Group, Json, Run, grouped
 from mrdc.store import MemoryFile
 
 
@@ -130,30 +130,42 @@ def memory_file(run: Run) -> MemoryFile | None:
 
 
 def detection(runs: Sequence[Run]) -> Section | None:
-    """AP by class, what pseudo labels were worth, and warnings."""
+    """AP by class, what pseudo labels were worth, and warnings; means over seeds."""
     groups = [group for group in grouped(runs) if group.first.phases and group.first.detects]
     if not groups:
         return None
-    scores = [group.first.phases[-1]["by_class"] for group in groups]
-    classes = list(dict.fromkeys(name for found in scores for name in found))
+    last = [[run.phases[-1]["by_class"] for run in group.runs] for group in groups]
+    classes = list(dict.fromkeys(name for found in last for name in found[0]))
     rows: Table = [["run", *classes]]
     labels: Table = [["run", "phase", "labels an image", "precision %", "recall %", "AP",
                       "AP of the student"]]  # fmt: skip
     warnings: list[Part] = []
-    for group, found in zip(groups, scores, strict=True):
-        rows.append([group.label, *(percent(found.get(name)) for name in classes)])
-        for phase in group.first.phases:
-            report = phase.get("report", {})
-            count = report.get("labels_per_image", report.get("pseudo_labels_per_image"))
-            if count is not None:
-                known = (count, report.get("precision"), report.get("recall"), phase["ap"],
-                         report.get("student_ap"))  # fmt: skip
-                labels.append([group.label, phase["phase"], *map(percent, known)])
-            if "warning" in report:
-                warnings.append(f"{group.label}, phase {phase['phase']}: {report['warning']}.")
+    for group, found in zip(groups, last, strict=True):
+        rows.append([group.label, *(known(group, [f.get(c) for f in found]) for c in classes)])
+        for phases in zip(*(run.phases for run in group.runs), strict=False):
+            number = phases[0]["phase"]
+            worth = list(zip(*map(label_worth, phases), strict=True))
+            if any(count is not None for count in worth[0]):
+                labels.append([group.label, number, *(known(group, values) for values in worth)])
+            told = dict.fromkeys(phase.get("report", {}).get("warning") for phase in phases)
+            warnings += [f"{group.label}, phase {number}: {what}." for what in told if what]
     section = Section("detection", "Detection", [Grid(rows, "AP by class after the last phase.")])
     if len(labels) > 1:
-        told = "Pseudo labels; where the truth is known, against it at an IoU of 0.5."
-        section.parts.append(Grid(labels, told))
+        told_of = "Pseudo labels; where the truth is known, against it at an IoU of 0.5."
+        section.parts.append(Grid(labels, told_of))
     section.parts += warnings
     return section
+
+
+def label_worth(phase: Json) -> list[float | None]:
+    """Pseudo labels an image, their precision and recall, AP and that of the student."""
+    report = phase.get("report", {})
+    count = report.get("labels_per_image", report.get("pseudo_labels_per_image"))
+    return [count, report.get("precision"), report.get("recall"), phase["ap"],
+            report.get("student_ap")]  # fmt: skip
+
+
+def known(group: Group, values: Sequence[float | None]) -> str:
+    """The mean of those that are known, with the deviation; nothing where none is."""
+    there = [value for value in values if value is not None]
+    return group.mean(there) if there else ""
