@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import mrdc.detection.phases
 from mrdc.cli import main
+from mrdc.codec import CODECS
 from mrdc.experiment.detect import check_detect
 from mrdc.experiment.presets import SCENE_PRESETS, SCENE_RECIPES, SODA10M
 from mrdc.memory import ReplayMemory
@@ -176,6 +178,30 @@ def test_a_damaged_image_is_found_before_any_work(
     more = ["--data", str(data), "--labelled", "4", "--unlabelled", "3"]
     assert run("unbiased-teacher-mrdc", tmp_path / "run", *more) == 2
     assert name in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("where", ["train", "val", "unlabelled"])
+def test_strips_are_refused_before_any_work(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of which scaling would leave no pixel."""
+    data = coco(tmp_path / "data")
+    strip = CODECS["jpeg"].encode(np.zeros((3, 600, 3), np.uint8), 50)
+    if where == "unlabelled":
+        (data / where).mkdir()
+        for number in range(6):
+            (data / where / f"{number}.jpg").write_bytes(strip)
+    else:
+        whole = json.loads((data / f"{where}.json").read_text())
+        whole["images"][0] |= {"width": 600, "height": 3}
+        whole["annotations"][0]["bbox"] = [0, 0, 9, 3]
+        (data / f"{where}.json").write_text(json.dumps(whole))
+        (data / "images" / whole["images"][0]["file_name"]).write_bytes(strip)
+    more = ["--data", str(data), "--labelled", "4", "--unlabelled", "3", "--short", "64", "--long"]
+    assert run("unbiased-teacher-mrdc", tmp_path / "run", *more, "100") == 2
+    said = capsys.readouterr().err.strip()
+    assert "600 x 3 pixels, of which --long 100 leaves less than 2" in said
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Images with boxes."""
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from PIL import Image
@@ -12,9 +12,11 @@ from mrdc.image import Photo, check_pixels, decode
 from mrdc.store import Boxes
 from mrdc.threads import ordered, workers
 
-__all__ = ["Boxes", "SceneSplits", "Scenes", "as_images", "check_sides"]
+__all__ = ["Boxes", "SceneSplits", "Scenes", "as_images", "check_sides", "check_strips",
+           "shown_sides"]  # fmt: skip
 
 HEADERS = frozenset({"JPEG", "PNG", "WEBP"})  # whose size and orientation Pillow tells undecoded
+NARROWEST = 2  # pixels of a scaled image: torchvision rounds down, and 0 are none
 ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})  # EXIF: stands on its side
 
 
@@ -117,6 +119,30 @@ def check_sides(
                     "boxes of the image as it is shown, or the file no orientation"
                 )
             raise DataError(f"{sizes}; both must agree, or its boxes are elsewhere")
+
+
+def check_strips(photos: Sequence[Photo], sides: Sequence[tuple[int, int]], long: int) -> None:
+    """Refuse images so narrow that nothing is left of them once the long side is `long`.
+
+    Raises:
+        DataError: the first such image.
+    """
+    for photo, side in zip(photos, sides, strict=True):
+        if min(side) * long < NARROWEST * max(side):
+            raise DataError(
+                f"{photo.id}: {side[0]} x {side[1]} pixels, of which --long {long} leaves less "
+                f"than {NARROWEST} on the short side; remove the image, or raise --long"
+            )
+
+
+def shown_sides(photos: Sequence[Photo], threads: int | None) -> list[tuple[int, int]]:
+    """Width and height of every photo, EXIF orientation applied.
+
+    Raises:
+        ImageError: an image that cannot be read.
+    """
+    with workers(threads) as pool:
+        return [side for _, (side, _) in ordered(pool, _side, photos)]
 
 
 def _side(photo: Photo) -> tuple[tuple[int, int], bool]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mrdc.data.coco import check_sides, open_scenes
+from mrdc.data.scenes import check_strips, shown_sides
 from mrdc.data.shapes import shapes_splits
 from mrdc.detection.detectors import build_detector
 from mrdc.detection.evaluate import NEEDS
@@ -49,7 +50,10 @@ def detect(
             Exemplars(settings, stream.as_classes(), lambda ids, ranking, label: ranking).check()
         for scenes in (stream.train, stream.test):
             check_sides(scenes, settings.threads)
+            check_strips(scenes.photos, scenes.sides, settings.long)
         drawn = [photo for photos in stream.unlabelled for photo in photos]
+        if stream.truth is None:  # a pool of its own; else they are among those above
+            check_strips(drawn, shown_sides(drawn, settings.threads), settings.long)
         known = stream.seen(settings.phases - 1).photos
         check_readable([*known, *stream.test.photos, *drawn], settings.threads)
         if settings.weights is not None:
