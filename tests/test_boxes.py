@@ -392,7 +392,8 @@ def test_commands_tell_of_boxes(
     assert "19 boxes of 2 classes; 1 below 1 pixel left out; 1 crowd region left out" in out
     assert "19 boxes held" in out
     assert run("info", tmp_path / "a") == 0
-    assert "19 of 2 classes (cat, dog)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "19 of 2 classes (cat, dog)" in shown and "per class" not in shown
     about = said(capsys, "info", tmp_path / "a")
     assert (about["boxes"], about["box_classes"]) == (19, ["cat", "dog"])
     assert about["notes"]["select"] == "random_choice"

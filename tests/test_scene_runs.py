@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from mrdc.data.shapes import scene, shapes_splits
 from mrdc.detection.album import Album
 from mrdc.detection.evaluate import average_precision, detect
 from mrdc.detection.learners import UnbiasedTeacher
-from mrdc.detection.phases import NEARLY_SINGULAR, SceneFeed, SceneRun, run_scenes
+from mrdc.detection.phases import NEARLY_SINGULAR, SceneFeed, SceneRun, dependence, run_scenes
 from mrdc.detection.stream import make_scenes
 from mrdc.errors import CheckpointError
 from mrdc.image import Photo
@@ -264,6 +265,20 @@ def test_duplicates_that_are_not_stored_make_no_eigenvalue_small() -> None:
     (result,) = run_scenes(given_, replace(made, train=train, labelled=(tuple(range(6)),)))
     assert result["memory"]["items"] == 2
     assert result["report"]["smallest_eigenvalue"] > NEARLY_SINGULAR
+
+
+def test_scenes_that_are_most_alike_are_named() -> None:
+    """Rows 1 and 3 are nearly one; stored are 3, 0 and 1, in this order."""
+    names = ["a", "b", "c", "d"]
+    rows = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 2, 1e-3]])
+    exemplars: Any = SimpleNamespace(
+        memory=SimpleNamespace(sources=lambda phase: ["d", "a", "b"]),
+        stream=SimpleNamespace(train=SimpleNamespace(photos=[[Photo(n, bytes) for n in names]])),
+        features=[rows],
+    )
+    smallest, alike = dependence(exemplars, 0)
+    assert smallest == pytest.approx(1 - 1 / math.hypot(1, 5e-4), rel=1e-6)
+    assert alike == ["d", "b"]
 
 
 @pytest.mark.usefixtures("tiny_detectors")

@@ -125,9 +125,11 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
         state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"--weights {path}: cannot be read ({error.strerror})") from None
-    except Exception as error:  # both loaders raise many kinds
-        why = str(error).splitlines()[0][:80]
-        raise UsageError(f"--weights {path}: not a state dict ({why})") from None
+    except Exception:  # both loaders raise many kinds, and say little
+        raise UsageError(
+            f"--weights {path}: not a state dict, saved by torch or as .safetensors (of a whole "
+            "pickled network save its state_dict())"
+        ) from None
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UsageError(f"--weights {path}: not a state dict (no tensors by name)")
     return state, digest

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torchvision.models.detection import FasterRCNN
 
@@ -30,6 +29,7 @@ from mrdc.loop import Epoch, Stop, fit
 from mrdc.memory import ReplayMemory
 from mrdc.nn.checkpoint import Checkpoint
 from mrdc.prepare import named_seed, pick_device, with_options
+from mrdc.quality import gram
 from mrdc.registry import lookup
 from mrdc.settings import DetectSettings, TrainSettings
 
@@ -321,12 +321,13 @@ class SceneRun:
         if truth is not None and isinstance(self.learner, PseudoLabels | UnbiasedTeacher):
             found |= label_quality(self.learner.labels(), truth[self.phase])
         if self.exemplars is not None:
-            smallest = smallest_eigenvalue(self.exemplars, self.phase)
+            smallest, alike = dependence(self.exemplars, self.phase)
             found["smallest_eigenvalue"] = smallest
             if smallest < NEARLY_SINGULAR:
                 more = (
                     f"the features of stored scenes are nearly dependent (smallest eigenvalue "
-                    f"{smallest:.1e}): there are near-duplicates, and R_q is noise"
+                    f"{smallest:.1e}): there are near-duplicates (most alike: "
+                    f"{' and '.join(alike)}), and R_q is noise"
                 )
                 found["warning"] = "; ".join(filter(None, [found.get("warning"), more]))
         return found
@@ -383,9 +384,14 @@ def embedder(model: FasterRCNN, device: torch.device) -> Embedder:
     return Embedder(features, whole=True)
 
 
-def smallest_eigenvalue(exemplars: Exemplars, phase: int) -> float:
-    """Of the Gram matrix of the originals of what a phase stored, unit rows."""
+def dependence(exemplars: Exemplars, phase: int) -> tuple[float, list[str]]:
+    """Of the originals of what a phase stored: how nearly their features depend on each other.
+
+    The smallest eigenvalue of their Gram matrix, unit rows, and the two that are most alike.
+    """
+    names = exemplars.memory.sources(phase)
     places = {photo.id: place for place, photo in enumerate(exemplars.stream.train.photos[phase])}
-    stored = [places[name] for name in exemplars.memory.sources(phase)]
-    rows = F.normalize(exemplars.features[0][stored].double(), dim=1)
-    return float(torch.linalg.eigvalsh(rows @ rows.T)[0])
+    kernel = gram(exemplars.features[0][[places[name] for name in names]])
+    apart = kernel - 2 * torch.eye(len(names))
+    pair = divmod(int(apart.argmax()), len(names))
+    return float(torch.linalg.eigvalsh(kernel)[0]), [names[place] for place in pair]

@@ -139,11 +139,12 @@ def info(console: Console, found: dict[str, Any]) -> None:
     console.print(f"[bold]{clean(found['path'])}[/bold]")
     rows = table("<", "<")
     rows.show_header = False
-    rows.add_row("images", f"{found['items']:,} of {count(len(counts), 'class')}")
-    if counts:
+    classes = found["box_classes"]
+    of = "" if classes else f" of {count(len(counts), 'class')}"  # scenes: listed below by phase
+    rows.add_row("images", f"{found['items']:,}{of}")
+    if counts and not classes:
         rows.add_row("per class", f"{min(counts)} to {max(counts)}")
-    if found["box_classes"]:
-        classes = found["box_classes"]
+    if classes:
         shown = clean(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
         rows.add_row("boxes", f"{found['boxes']:,} of {count(len(classes), 'class')} ({shown})")
     rows.add_row("codec", f"{found['codec']}{setting} by {found['encoder']}")
