@@ -577,6 +577,18 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     RunFolder(tmp_path, {}, {}).close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_results_that_find_no_room_are_told_once(tmp_path: Path) -> None:
+    """By the line that was to be written; closing the folder is no second fault."""
+    keeper = RunFolder(tmp_path, {}, {})
+    keeper._events.close()
+    keeper._events = Path("/dev/full").open("ab")
+    with pytest.raises(OutputError, match=f"{RESULTS}: cannot be written"):
+        keeper.event("epoch", {})
+    keeper.close()
+    RunFolder(tmp_path, {}, {}).close()
+
+
 def test_a_folder_of_other_things_is_refused_and_untouched(
     tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,8 @@ class RunFolder(Keeper):
 
     def close(self) -> None:
         """Let other processes in."""
-        self._events.close()
+        with suppress(OSError):  # a line that finds no room was told of when it was written
+            self._events.close()
         self._lock.close()
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
