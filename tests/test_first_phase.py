@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mrdc.cli import main
 from mrdc.errors import CheckpointError
 from mrdc.experiment.folder import (
     RESULTS,
     RunFolder,
     drop_oldest,
 )
+from mrdc.methods import METHODS
+from mrdc.methods.lucir import LUCIR
 from mrdc.nn.checkpoint import read_checkpoint
 from tests.conftest import make_photos
 from tests.processes import SMALL, epochs, finish, numbers, running, saved, until
@@ -74,6 +77,20 @@ def test_another_first_phase_is_not_shared(short: list[str], left: Path, tmp_pat
     second(tmp_path, short, "--seed", "1")
     assert epochs(tmp_path / "second", 0) == 1
     assert len(list(left.parent.glob("*.safetensors"))) == 2
+
+
+def test_a_method_of_ones_own_trains_its_own(
+    short: list[str], left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is derived from, and it leaves nothing for others."""
+
+    class Mine(LUCIR):
+        pass
+
+    monkeypatch.setitem(METHODS, "lucir", Mine)
+    assert main(["run", "lucir", *short, "--out", str(tmp_path / "mine"), "--json"]) == 0
+    assert epochs(tmp_path / "mine", 0) == 1
+    assert list(left.parent.glob("*.safetensors")) == [left]
 
 
 def test_a_damaged_shared_file_is_trained_anew(

@@ -20,14 +20,15 @@ from mrdc.errors import TrainingError, UsageError
 from mrdc.keeping import Keeper, Partial
 from mrdc.learner import Run
 from mrdc.methods import METHODS
-from mrdc.methods.base import Method, balanced, imprint
+from mrdc.methods.aanets import AANets
+from mrdc.methods.base import Method, balanced, imprint, names_first_phase
 from mrdc.methods.bic import BiC, soft_cross_entropy
 from mrdc.methods.icarl import ICaRL, binary_loss
 from mrdc.methods.lucir import LUCIR, less_forget, margin_ranking
 from mrdc.methods.lwf import LwF, distill
 from mrdc.methods.podnet import PODNet
 from mrdc.nn.heads import Linear, Split, SplitCosine
-from mrdc.nn.net import Output
+from mrdc.nn.net import Net, Output
 from mrdc.prepare import architecture, make_method, method_settings, pick_device
 from mrdc.settings import RunSettings, TrainSettings
 from tests.helpers import (
@@ -223,6 +224,24 @@ def test_first_phases_are_shared_only_where_they_are_the_same() -> None:
     assert len({*names, *plain}) == len(names) + 1
     assert LUCIR(margin=0.1, base=5.0, balance="all").first_phase == LUCIR().first_phase
     assert LwF(temperature=3.0).first_phase == LwF().first_phase
+    assert all(names_first_phase(make()) for make in METHODS.values())
+
+
+def test_a_method_of_ones_own_shares_a_first_phase_once_it_names_it() -> None:
+    """Another loss would else get the network that plain cross-entropy has trained."""
+
+    class Smooth(LUCIR):
+        def classification(self, model: Net, out: Output, y: Tensor) -> Tensor:
+            return F.cross_entropy(out.logits, y, label_smoothing=0.1)
+
+    class Named(Smooth):
+        @property
+        def first_phase(self) -> str:
+            return "smooth"
+
+    assert not names_first_phase(Smooth())
+    assert not names_first_phase(AANets(Smooth()))
+    assert names_first_phase(AANets(Named()))
 
 
 # LUCIR

@@ -32,6 +32,7 @@ from mrdc.experiment.folder import (
 from mrdc.experiment.presets import published
 from mrdc.experiment.totals import totals
 from mrdc.learner import run_phases
+from mrdc.methods.base import names_first_phase
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.prepare import charged_bytes, make_method, pick_device
 from mrdc.settings import AnySettings, RunSettings
@@ -70,6 +71,7 @@ def run(
     settings = replace(settings, size=settings.size or usual_size(settings.data))
     decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
     method = make_method(settings)
+    settings = replace(settings, cache=settings.cache and names_first_phase(method))
 
     def begin() -> None:
         if method.replays:

@@ -189,6 +189,17 @@ class Wrapper(Method):
         self.inner.load_state({name: value for name, value in state.items() if name not in own})
 
 
+def names_first_phase(method: Method) -> bool:
+    """Whether `first_phase` says all that the network of phase 0 depends on.
+
+    Ours do. A class of somebody else may train otherwise than what it is derived from, so it
+    must say it itself.
+    """
+    kind = type(method)
+    said = kind.__module__.startswith("mrdc.") or "first_phase" in vars(kind)
+    return said and (not isinstance(method, Wrapper) or names_first_phase(method.inner))
+
+
 class _Inside:
     """An attribute of a wrapper that is its inner method's."""
 
