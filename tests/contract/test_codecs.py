@@ -5,6 +5,7 @@ import pytest
 
 from mrdc.codec import CODECS, Codec, lookup
 from mrdc.errors import ImageError, UsageError
+from mrdc.image import decode
 from tests.conftest import pixels
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
@@ -22,6 +23,13 @@ def test_round_trip_keeps_the_shape(codec: Codec, shape: tuple[int, int]) -> Non
     back = codec.decode(codec.encode(image, middle(codec)))
     assert back.dtype == np.uint8
     assert back.shape == image.shape
+
+
+@EVERY
+def test_a_memory_reads_it_as_it_reads_photos(codec: Codec) -> None:
+    """What is stored is decoded by what it is, whatever codec has made it."""
+    stream = codec.encode(pixels(0, 16, 16), middle(codec))
+    assert np.array_equal(decode(stream), codec.decode(stream))
 
 
 @EVERY

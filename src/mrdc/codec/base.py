@@ -30,7 +30,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, image: Pixels, quality: int | None = None) -> bytes:
-        """Encoded bytes of RGB uint8 pixels, shape (height, width, 3)."""
+        """A file, for Pillow to open, of RGB uint8 pixels, shape (height, width, 3)."""
 
     def decode(self, data: bytes) -> Pixels:
         """RGB uint8 pixels of encoded bytes, shape (height, width, 3)."""
