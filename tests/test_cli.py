@@ -14,9 +14,11 @@ import pytest
 from PIL import Image
 
 from mrdc.cli import as_published, main
+from mrdc.data import DATASETS
 from mrdc.detection import LEARNERS
 from mrdc.experiment.config import named
 from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIPES
+from mrdc.experiment.run import built_in, usual_size
 from mrdc.memory import ReplayMemory
 from mrdc.methods import METHODS
 from tests.conftest import jpeg
@@ -750,6 +752,18 @@ def test_the_usual_folder_has_the_names_of_what_runs(
     with pytest.raises(ZeroDivisionError):
         run("run", "lwf", "--data", photos, "--phases", "1", "--seed", "7")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["lwf-photos-1-seed7"]
+
+
+def test_a_folder_called_textures_is_not_synthetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before the built-in images; another set of the table is not synthetic either."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(DATASETS, "mine", DATASETS["textures"])
+    assert (built_in("textures"), usual_size("textures")) == (True, 64)
+    assert (built_in("mine"), usual_size("mine")) == (False, 224)
+    (tmp_path / "textures").mkdir()
+    assert (built_in("textures"), usual_size("textures")) == (False, 224)
 
 
 def test_ctrl_c_says_that_a_run_can_go_on(photos: Path, tmp_path: Path) -> None:

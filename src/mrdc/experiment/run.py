@@ -16,7 +16,7 @@ import torch
 
 from mrdc import __version__
 from mrdc.budget import parse_budget
-from mrdc.data import DATASETS, Splits, Stream, make_stream, open_splits
+from mrdc.data import Splits, Stream, make_stream, open_splits
 from mrdc.data.textures import SIDE
 from mrdc.errors import ImageError, UsageError
 from mrdc.exemplars import Exemplars, fixed_quality
@@ -89,7 +89,7 @@ def run(
             "paper": paper or published(name, settings, stream.train.classes),
             "held_out": splits.held_out,
             "ignored": sorted({*splits.train.ignored, *splits.test.ignored}),
-            "synthetic": settings.data in DATASETS,
+            "synthetic": built_in(settings.data),
         }
 
     return in_folder(path, name, settings, decisive, listener, begin, work)
@@ -258,9 +258,14 @@ def folder_name(settings: AnySettings, name: str) -> str:
     return f"{name}-{data}-{settings.phases}-seed{settings.seed}"
 
 
+def built_in(data: str) -> bool:
+    """Whether this names the synthetic images."""
+    return data == "textures" and not Path(data).exists()
+
+
 def usual_size(data: str) -> int:
     """Side of the views: 224, or the data set's own."""
-    if data in DATASETS:
+    if built_in(data):
         return SIDE
     return 32 if data.startswith("cifar100:") else 224
 
