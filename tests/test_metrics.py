@@ -1,6 +1,7 @@
 """Accuracy and forgetting by hand, and a clock that counts every second once."""
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from mrdc.clock import Clock
 from mrdc.errors import UsageError
-from mrdc.experiment.totals import mean_choice
+from mrdc.experiment.totals import left_out, mean_choice
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.settings import MemorySettings
 
@@ -130,3 +131,15 @@ def test_a_mean_that_nothing_passes_chooses_nothing() -> None:
     assert mean_choice(MemorySettings(), [row]) is None
     assert mean_choice(MemorySettings(), [row | {"mean": 1.2}]) == 10
     assert mean_choice(MemorySettings(), [row | {"mean": None}]) is None
+
+
+def test_what_r_q_leaves_out_has_a_reason() -> None:
+    """Of every phase: candidates without any R_q, and classes of the others."""
+    known: dict[str, Any] = {"codec": "original", "quality": None, "volume_ratio": 1.0}
+    some: dict[str, Any] = {"codec": "jpeg", "quality": 50, "volume_ratio": 1.2}
+    some["excluded_classes"] = {"a": "one image"}
+    none = some | {"volume_ratio": None, "verdict": "too many rows", "excluded_classes": {}}
+    assert left_out([{"candidates": [known, some]}, {"candidates": [known, none]}]) == {
+        "class a": "one image",
+        "jpeg 50": "too many rows",
+    }

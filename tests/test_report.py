@@ -321,6 +321,16 @@ def test_figures_are_also_files(tmp_path: Path) -> None:
     assert (folder / "accuracy-1.svg").read_text().startswith("<svg")
 
 
+def test_what_r_q_leaves_out_is_named(tmp_path: Path) -> None:
+    """Classes, and candidates of which nothing is known."""
+    events = [phase(0, 60.0), phase(1, 50.0)]
+    events[0]["candidates"][1]["excluded_classes"] = {"c<1>": "one image"}
+    events[1]["candidates"][2] |= {"volume_ratio": None, "verdict": "too many rows"}
+    page = written([made(tmp_path / "a", events=events)], tmp_path)
+    assert "left out of R_q: class c&lt;1&gt; (one image), jpeg 10 (too many rows)." in page
+    assert "left out of R_q" not in written([made(tmp_path / "b")], tmp_path)
+
+
 def test_runs_of_other_phases_are_told_apart(tmp_path: Path) -> None:
     """By their labels, and in a figure each."""
     runs = [made(tmp_path / str(n), (60.0,) * (n + 1), phases=n) for n in (1, 2)]

@@ -27,6 +27,7 @@ def totals(settings: AnySettings, phases: list[dict[str, Any]]) -> dict[str, Any
         "seconds": sum(phase["seconds"] for phase in phases),
         "volume_ratios": ratios,
         "mean_choice": mean_choice(memory, ratios),
+        "left_out": left_out(phases),
         "parts": total_parts(phases),
         "trained_images": sum(phase["trained_images"] for phase in phases),
         "data": Path(settings.data).name,
@@ -61,6 +62,17 @@ def volume_ratios(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def left_out(phases: list[dict[str, Any]]) -> dict[str, str]:
+    """What R_q could not be measured of, and why: candidates, and classes of other candidates."""
+    found: dict[str, str] = {}
+    for row in (row for phase in phases for row in phase["candidates"]):
+        if row["volume_ratio"] is None:
+            name = row["codec"] if row["quality"] is None else f"{row['codec']} {row['quality']}"
+            found[name] = row["verdict"]
+        found |= {f"class {name}": why for name, why in row.get("excluded_classes", {}).items()}
+    return found
 
 
 def mean_choice(memory: MemorySettings, ratios: list[dict[str, Any]]) -> int | str | None:

@@ -7,6 +7,8 @@ from statistics import mean
 
 import numpy as np
 
+from mrdc.data.images import some_of
+from mrdc.experiment.totals import left_out
 from mrdc.report.figures import (
     COLOURS,
     Figure,
@@ -17,7 +19,7 @@ from mrdc.report.figures import (
     log_scale,
     whole_numbers,
 )
-from mrdc.report.parts import Grid, Section
+from mrdc.report.parts import Grid, Part, Section
 from mrdc.report.runs import Group, Json, Run, grouped
 
 PARTS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate")
@@ -130,6 +132,7 @@ def _choice(points: dict[str, Group]) -> str:
 def volume_ratios(runs: Sequence[Run]) -> Section | None:
     """R_q by phase and candidate, with the band that passes, for one run of each group."""
     section = Section("volume-ratio", "R_q by phase")
+    notes: list[Part] = []
     for group in grouped(runs):
         run = group.first
         rows = [row for row in candidates(run) if row["quality"] is not None]
@@ -156,6 +159,10 @@ def volume_ratios(runs: Sequence[Run]) -> Section | None:
             whole_numbers(axes.xaxis)
             legend(axes, len(rows) + 1, below=True)
         section.parts.append(figure)
+        lines = [f"{what} ({why})" for what, why in left_out(run.phases).items()]
+        if lines:
+            notes.append(f"{run.data}, {group.label}: left out of R_q: {some_of(lines)}.")
+    section.parts += notes
     return section if section.parts else None
 
 

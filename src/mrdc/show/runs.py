@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mrdc.show.words import clean, count, ratio, remarks, table
+from mrdc.show.words import clean, count, ratio, remarks, some, table
 
 SCORES = {
     "averaged %": "average_incremental_accuracy", "+-": "deviation", "last %": "last_accuracy",
@@ -74,6 +74,9 @@ def volumes(console: Console, found: dict[str, Any]) -> None:
             values = [*row["by_phase"], row["mean"]]
             columns.add_row(name, *("?" if v is None else ratio(v) for v in values))
         console.print(columns)
+        lines = [f"{what}: {why}" for what, why in found.get("left_out", {}).items()]
+        if lines:  # unknown to runs of old versions
+            console.print(f"Left out of R_q ({len(lines):,}):{some(lines)}")
         if found["quality_rule"] == "auto":
             mean = found["mean_choice"]
             agrees = (found["quality"] or "original") == mean
