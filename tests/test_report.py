@@ -321,6 +321,22 @@ def test_figures_are_also_files(tmp_path: Path) -> None:
     assert (folder / "accuracy-1.svg").read_text().startswith("<svg")
 
 
+def test_what_accuracy_is_measured_on_is_told(tmp_path: Path) -> None:
+    """Images set aside, and synthetic ones; a test split of its own goes without saying."""
+    results = [{"held_out": True, "synthetic": False}, {"held_out": False, "synthetic": True}, {}]
+    folders = []
+    for number, more in enumerate(results):
+        folder = made(tmp_path / str(number), data=f"data-{number}")
+        *events, result = (folder / "results.jsonl").read_text().splitlines()
+        lines = [*events, json.dumps(json.loads(result) | more)]
+        (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        folders.append(folder)
+    page = written(folders, tmp_path)
+    assert "data-0: no test images of their own" in page
+    assert "data-1: synthetic images" in page
+    assert "data-2:" not in page
+
+
 def test_what_r_q_leaves_out_is_named(tmp_path: Path) -> None:
     """Classes, and candidates of which nothing is known."""
     events = [phase(0, 60.0), phase(1, 50.0)]

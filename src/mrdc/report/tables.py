@@ -9,6 +9,11 @@ from mrdc.report.parts import Grid, Part, Section
 from mrdc.report.runs import Group, Json, Run, grouped
 from mrdc.store import MemoryFile
 
+REMARKS = {
+    "synthetic": "synthetic images, built in",
+    "held_out": "no test images of their own, so accuracy is that of training images set aside",
+}
+
 
 def percent(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
@@ -35,6 +40,10 @@ def what_was_run(runs: Sequence[Run]) -> Section:
             ]
         )  # fmt: skip
         notes += [f"{run.path}: {problem}." for problem in run.problems]
+    results = [(run.data, run.result) for run in runs if run.result]
+    for key, what in REMARKS.items():
+        of = dict.fromkeys(data for data, result in results if result.get(key))
+        notes += [f"{', '.join(of)}: {what}."] if of else []
     if len({run.data for run in runs}) > 1:
         notes.append("These runs are on different data: compare within one data set only.")
     return Section("runs", "What was run", [Grid(*told_once(rows)), *notes])
