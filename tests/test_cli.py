@@ -590,6 +590,7 @@ def test_run_refuses(
 LATE = [
     (["--memory.budget", "plenty"], "budget 'plenty' is not one"),
     (["--memory.budget", "0/class"], "budget '0/class' is not one"),
+    (["--memory.budget", "3/phase"], "--memory.budget 3/phase: counts phases of scenes"),
     (["--memory.budget", "2kB"], "--memory.budget 2kB: 2,000 bytes for 10 classes, but one"),
     (["--memory.budget", "7kB"], "--memory.budget 7kB: budget leaves"),  # beside the index
     (["--memory.budget", "1 originals", "--memory.quality", "original"], "one image of each takes"),

@@ -208,6 +208,11 @@ def check(settings: RunSettings) -> None:
         raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")
     if settings.precision == "bf16" and device != "cuda":
         raise UsageError("--precision bf16 needs a CUDA device; use auto or fp32")
+    if parse_budget(settings.memory.budget, original_bytes=1.0).unit == "phase":
+        raise UsageError(
+            f"--memory.budget {settings.memory.budget}: counts phases of scenes, but classes come "
+            "here; write 20/class, '2000 originals' or bytes"
+        )
     make_method(settings)
 
 
