@@ -21,7 +21,7 @@ from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIP
 from mrdc.experiment.run import built_in, usual_size
 from mrdc.memory import ReplayMemory
 from mrdc.methods import METHODS
-from tests.conftest import jpeg
+from tests.conftest import jpeg, make_photos
 from tests.processes import SMALL, Running, epochs, events, until
 
 FAST = ["--select", "random_choice", "--quality", "50"]  # needs no network
@@ -700,6 +700,19 @@ def test_all_bad_images_are_found_at_once(
     assert told == ({True} if bad <= 5 else {True, False})
     assert message.count("the file is empty") == min(bad, 5)
     assert ("; and 2 more (" in message) == (bad > 5)
+
+
+@pytest.mark.parametrize(("split", "side"), [("train", "training"), ("val", "test")])
+def test_a_bad_image_is_named_with_its_side(
+    split: str, side: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both sides have files of the same names."""
+    for name in ("train", "val"):
+        make_photos(tmp_path / "data" / name, classes=2, images=2)
+    (tmp_path / "data" / split / "class1" / "00.jpg").write_bytes(b"junk")
+    given = ["run", "lucir", "--data", tmp_path / "data", *SHORT]
+    told = refused(capsys, *given, "--out", tmp_path / "run")
+    assert f"{side} image class1/00.jpg: not an image" in told
 
 
 def test_a_last_batch_of_one_image(photos: Path, tmp_path: Path) -> None:

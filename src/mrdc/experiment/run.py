@@ -78,8 +78,13 @@ def run(
             charge = charged_bytes(settings, method)
             with suppress(ImageError):  # told of below, with all others
                 Exemplars(settings, stream, method.arrange, charge).check()
-        photos = [*stream.train.all_photos, *stream.test.all_photos]
-        check_readable(photos, settings.threads)
+        sides = {"training": stream.train, "test": stream.test}  # may have files of one name
+        photos = (
+            photo._replace(id=f"{side} image {photo.id}")
+            for side, images in sides.items()
+            for photo in images.all_photos
+        )
+        check_readable(list(photos), settings.threads)
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_phases(settings, stream, keeper)
