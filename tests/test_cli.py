@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from mrdc.cli import as_published, main
@@ -713,6 +714,32 @@ def test_a_bad_image_is_named_with_its_side(
     given = ["run", "lucir", "--data", tmp_path / "data", *SHORT]
     told = refused(capsys, *given, "--out", tmp_path / "run")
     assert f"{side} image class1/00.jpg: not an image" in told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+    ],
+    ids=["python", "gpu", "cpu"],
+)
+def test_too_little_memory_is_told_in_a_line(
+    error: Exception,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With what takes less."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("mrdc.experiment.run.run_phases", fail)
+    given = ["run", "lucir", "--data", photos, *SHORT, "--out", tmp_path / "run"]
+    assert "there is not enough memory: lower --train.batch-size" in refused(capsys, *given)
 
 
 def test_a_last_batch_of_one_image(photos: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mrdc import __version__
 from mrdc.budget import parse_budget
 from mrdc.data import Splits, Stream, make_stream, open_splits
 from mrdc.data.textures import SIDE
-from mrdc.errors import ImageError, UsageError
+from mrdc.errors import ImageError, TrainingError, UsageError
 from mrdc.exemplars import Exemplars, fixed_quality
 from mrdc.experiment.folder import (
     RESULTS,
@@ -146,13 +146,33 @@ def in_folder(
     try:
         if settings.tensorboard:
             keeper.listener = both(listener, tensorboard(path))
-        result = {"name": name, **work(keeper), "folder": str(path), **about}
+        with memory_errors():
+            result = {"name": name, **work(keeper), "folder": str(path), **about}
         keeper.write_line(result | {"commit": commits(path / RESULTS)})
     finally:
         keeper.close()
     written = finished(path)
     assert written is not None
     return written
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Tell in a line that training needs more memory than there is.
+
+    Raises:
+        TrainingError: with what takes less.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not lacking and "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError(
+            "there is not enough memory: lower --train.batch-size or the size of images, in "
+            "another --out"
+        ) from None
 
 
 def finished(path: Path) -> dict[str, Any] | None:
