@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from mrdc.cli import as_published, main
 from mrdc.data import DATASETS
@@ -22,6 +23,7 @@ from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIP
 from mrdc.experiment.run import built_in, usual_size
 from mrdc.memory import ReplayMemory
 from mrdc.methods import METHODS
+from mrdc.show.runs import kept
 from tests.conftest import jpeg, make_photos
 from tests.processes import SMALL, Running, epochs, events, until
 
@@ -701,6 +703,19 @@ def test_all_bad_images_are_found_at_once(
     assert told == ({True} if bad <= 5 else {True, False})
     assert message.count("the file is empty") == min(bad, 5)
     assert ("; and 2 more (" in message) == (bad > 5)
+
+
+@pytest.mark.parametrize(
+    ("quality", "words"),
+    [(None, "originals"), (50, "quality 50"), ([75, None, 75], "quality 75, originals")],
+)
+def test_qualities_of_a_memory_in_words(
+    quality: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One, or those that were chosen anew, each once."""
+    held = {"items": 7, "bytes": 90, "budget_bytes": 100}
+    kept(Console(), {"memory": held, "quality": quality, "budget": "8/class", "report": {}})
+    assert capsys.readouterr().out == f"Memory: 7 images as {words}, 90 of 100 bytes (8/class)\n"
 
 
 @pytest.mark.parametrize(("split", "side"), [("train", "training"), ("val", "test")])

@@ -88,12 +88,13 @@ def volumes(console: Console, found: dict[str, Any]) -> None:
 
 def kept(console: Console, found: dict[str, Any]) -> None:
     """What the memory holds, what the method adds, and what it reports."""
-    held = found["memory"]
-    quality = "originals" if found["quality"] is None else f"quality {found['quality']}"
+    held, chosen = found["memory"], found["quality"]
+    qualities = chosen if isinstance(chosen, list) else [chosen]  # of every phase, if dynamic
+    names = ["originals" if quality is None else f"quality {quality}" for quality in qualities]
     if held["budget_bytes"]:
         console.print(
-            f"Memory: {held['items']:,} images as {quality}, {held['bytes']:,} of "
-            f"{held['budget_bytes']:,} bytes ({clean(found['budget'])})"
+            f"Memory: {held['items']:,} images as {', '.join(dict.fromkeys(names))}, "
+            f"{held['bytes']:,} of {held['budget_bytes']:,} bytes ({clean(found['budget'])})"
         )
     if held.get("parameter_bytes"):
         charged = "charged" if found["strict_budget"] else "not charged"
