@@ -656,6 +656,8 @@ def test_a_device_that_is_not_there_leaves_no_folder(
         ["--size", "0"],
         ["--train.momentum", "-1"],
         ["--train.weight-decay", "-1"],
+        ["--train.weight-decay", "inf"],
+        ["--train.lr", "inf"],
     ],
     ids=words,
 )

@@ -1,5 +1,6 @@
 """`run`: one experiment from settings to result, in a folder that can be gone on with."""
 
+import math
 import os
 import platform
 import re
@@ -242,14 +243,15 @@ def check(settings: RunSettings) -> None:
 
 
 def check_numbers(least: Iterable[tuple[str, float | None, float]]) -> None:
-    """Refuse values below their bounds.
+    """Refuse values below their bounds, and endless ones.
 
     Raises:
         UsageError: with the flag.
     """
     for flag, value, bound in least:
-        if value is not None and not value >= bound:
-            raise UsageError(f"{flag} must be {bound:g} or more, got {value}")
+        if value is not None and not bound <= value < math.inf:
+            finite = ", and finite" if value == math.inf else ""
+            raise UsageError(f"{flag} must be {bound:g} or more{finite}, got {value}")
 
 
 def check_common(settings: AnySettings) -> None:
@@ -258,8 +260,8 @@ def check_common(settings: AnySettings) -> None:
     Raises:
         UsageError: something that cannot be used.
     """
-    if not settings.train.lr > 0:
-        raise UsageError(f"--train.lr must be above 0, got {settings.train.lr}")
+    if not 0 < settings.train.lr < math.inf:
+        raise UsageError(f"--train.lr must be above 0, and finite, got {settings.train.lr}")
     if settings.tensorboard and find_spec("tensorboard") is None:
         raise UsageError("--tensorboard needs it: pip install mrdc[tensorboard]")
     parse_budget(settings.memory.budget, original_bytes=1.0)
