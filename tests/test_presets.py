@@ -32,7 +32,7 @@ from mrdc.experiment.presets import (
 from mrdc.experiment.run import check
 from mrdc.methods import METHODS
 from mrdc.progress import Progress
-from mrdc.settings import MemorySettings
+from mrdc.settings import MemorySettings, TrainSettings
 from tests.conftest import jpeg
 from tests.processes import FORK
 
@@ -146,7 +146,15 @@ WORDS = [f"n{1440764 + n:08}" for n in range(1000)]
         ("finetune", {}, BIRDS, None),
         ("lucir", {"phases": 4}, BIRDS, None),
         ("lucir", {"first": "equal"}, BIRDS, None),
-        ("lucir", {"memory": MemorySettings(budget="10/class")}, BIRDS, None),
+        ("lucir", {"memory": MemorySettings("10/class", "original")}, BIRDS, None),
+        ("lucir", {"memory": MemorySettings(quality="50")}, BIRDS, None),  # that is lucir-mrdc
+        ("lucir-mrdc", {"memory": MemorySettings(quality="50")}, BIRDS, 46.68),
+        ("lucir-mrdc", {"memory": MemorySettings(quality="original")}, BIRDS, None),
+        ("lucir", {"network": "resnet18-narrow"}, BIRDS, None),
+        ("lucir", {"train": TrainSettings(epochs=1)}, BIRDS, None),
+        ("lucir", {"order": "sorted"}, BIRDS, None),
+        ("lucir", {"options": ("margin=0.1",)}, BIRDS, None),
+        ("lucir-mrdc", {"options": ("balance=new",)}, WORDS, 67.53),
         ("lucir", {}, BIRDS[:199], None),
         ("lucir", {}, [*BIRDS[1:], "201.More"], None),
         ("lucir", {}, [], None),

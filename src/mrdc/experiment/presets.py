@@ -210,8 +210,19 @@ def published(name: str, settings: RunSettings, classes: Collection[str]) -> flo
     known = {("001.Black_footed_Albatross", 200): "cub", ("n01440764", 1000): "full"}
     data = "sub" if settings.data.startswith("imagenet-sub:") else known.get((first, count))
     row = PRESETS.get(f"{data}-{settings.phases}-{name}")
-    usual = settings.first == "half" and settings.memory.budget == "20/class"
-    return row.paper if row and usual else None
+    return row.paper if row and in_protocol(settings, row.settings) else None
+
+
+def in_protocol(settings: RunSettings, row: RunSettings) -> bool:
+    """Whether a run is what a row of Table 1 is about, whatever quality was chosen, and how."""
+    same = ("first", "order", "network", "train")
+    ours, theirs = settings.memory, row.memory
+    return (
+        all(getattr(settings, name) == getattr(row, name) for name in same)
+        and settings.options in ((), row.options)
+        and ours.budget == theirs.budget
+        and (ours.quality == "original") == (theirs.quality == "original")
+    )
 
 
 def preset(name: str) -> Preset[Any]:
