@@ -458,6 +458,13 @@ def test_a_result_names_every_commit_that_it_comes_from(tmp_path: Path) -> None:
     assert commits(path) is None
 
 
+def test_a_damaged_line_does_not_keep_a_run_from_its_result(tmp_path: Path) -> None:
+    """Its commits are those of the other lines."""
+    start = b'{"event": "start", "commit": "abc"}\n'
+    (tmp_path / RESULTS).write_bytes(start + b"\0\xff torn\n" + start)
+    assert commits(tmp_path / RESULTS) == "abc"
+
+
 def test_events_tell_the_whole_story(unbroken: tuple[Path, str]) -> None:
     """Every phase and epoch once, in order; and what was measured after a phase."""
     told = events(unbroken[0])

@@ -215,8 +215,11 @@ def last_line(path: Path) -> dict[str, Any] | None:
 
 def commits(path: Path) -> str | None:
     """Those that a run was begun and gone on with, in order; None where none is known."""
-    lines = map(json.loads, path.read_text().splitlines())
-    found = [line.get("commit") for line in lines if line.get("event") == "start"]
+    found = []
+    for line in path.read_bytes().splitlines():
+        with suppress(ValueError):  # damaged, which a page tells
+            event = json.loads(line)
+            found += [event.get("commit")] if event.get("event") == "start" else []
     return ", then ".join(dict.fromkeys(commit for commit in found if commit)) or None
 
 
