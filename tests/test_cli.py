@@ -455,7 +455,7 @@ def test_list_names_methods_and_presets(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "lucir-mrdc" in out
     rows = len(PRESETS) + len(SCENE_PRESETS)
-    assert f"and {rows} rows of the paper" in " ".join(out.split())
+    assert f"and {rows} with data and phases, rows of the paper among them" in " ".join(out.split())
     assert "unknown list 'preset'" in refused(capsys, "list", "preset")
 
 

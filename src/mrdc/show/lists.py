@@ -52,7 +52,8 @@ def listing(console: Console, found: dict[str, list[str]], what: str | None = No
             entries = [
                 *RECIPES,
                 *SCENE_RECIPES,
-                f"and {len(PRESETS) + len(SCENE_PRESETS)} rows of the paper (`mrdc list presets`)",
+                f"and {len(PRESETS) + len(SCENE_PRESETS)} with data and phases, rows of the paper "
+                "among them (`mrdc list presets`)",
             ]
         if entries:
             console.print(f"[bold]{kind}[/bold]  {', '.join(entries)}")
