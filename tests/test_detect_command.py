@@ -110,7 +110,7 @@ def test_a_sweep_of_detectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (["--labelled", "0"], "--labelled must be 1 or more"),
         (["--train.steps", "0"], "--train.steps must be 1 or more"),
         (["--train.momentum", "1"], "--train.momentum must be below 1"),
-        (["--train.warmup", "inf"], "--train.warmup at most 1, got 0.9 and inf"),
+        (["--train.warmup", "inf"], "--train.warmup must be 0 or more, and finite, got inf"),
         (["--long", "100"], "--long must be 1080 or more, got 100"),
         (["--unlabelled", "0"], "unbiased-teacher needs --unlabelled of 1 or more"),
         (["--memory.budget", "2/day"], "budget '2/day' is not one: write 20/class (100/phase for"),

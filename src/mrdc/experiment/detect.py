@@ -15,6 +15,7 @@ from mrdc.errors import UsageError
 from mrdc.exemplars import Exemplars
 from mrdc.experiment.folder import Listener, RunFolder
 from mrdc.experiment.run import (
+    built_in,
     check_common,
     check_numbers,
     decisive_settings,
@@ -65,15 +66,10 @@ def detect(
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_scenes(settings, stream, keeper)
         dropped = stream.train.dropped + stream.test.dropped
-        more = {"paper": paper, "synthetic": built_in(settings.data), "dropped": dropped}
+        more = {"paper": paper, "synthetic": built_in(settings.data, "shapes"), "dropped": dropped}
         return {**summary(settings, phases), **more}
 
     return in_folder(path, name, settings, decisive, listener, begin, work)
-
-
-def built_in(data: str) -> bool:
-    """Whether this names the synthetic scenes."""
-    return data == "shapes" and not Path(data).exists()
 
 
 def open_stream(settings: DetectSettings) -> SceneStream:
@@ -82,7 +78,7 @@ def open_stream(settings: DetectSettings) -> SceneStream:
     Raises:
         MrdcError: data that cannot be used, or too little for these phases.
     """
-    made = built_in(settings.data)
+    made = built_in(settings.data, "shapes")
     splits = shapes_splits() if made else open_scenes(Path(settings.data))
     return make_scenes(
         splits, settings.phases, settings.labelled, settings.unlabelled, settings.seed

@@ -290,9 +290,9 @@ def folder_name(settings: AnySettings, name: str) -> str:
     return f"{name}-{data}-{settings.phases}-seed{settings.seed}"
 
 
-def built_in(data: str) -> bool:
-    """Whether this names the synthetic images."""
-    return data == "textures" and not Path(data).exists()
+def built_in(data: str, name: str = "textures") -> bool:
+    """Whether this names synthetic images, and not a folder that is called so."""
+    return data == name and not Path(data).exists()
 
 
 def usual_size(data: str) -> int:

@@ -20,7 +20,7 @@ from mrdc.data.coco import is_coco, open_scenes
 from mrdc.data.shapes import shapes_splits
 from mrdc.embedding import Embedder, embed, load_embedder
 from mrdc.errors import MrdcError
-from mrdc.experiment.detect import built_in
+from mrdc.experiment.run import built_in
 from mrdc.image import Photo, Pixels, decode
 from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, in_legend, whole_numbers
 from mrdc.report.parts import Section, Strip
@@ -171,7 +171,7 @@ def originals(run: Run) -> dict[str, Photo]:
     """The training photos that a run saw, by name, if its data is still there."""
     data = str(run.settings["data"])
     if run.detects:
-        scenes = shapes_splits() if built_in(data) else open_scenes(Path(data))
+        scenes = shapes_splits() if built_in(data, "shapes") else open_scenes(Path(data))
         return {photo.id: photo for photo in scenes.train.photos}
     if not (data in DATASETS or ":" in data or Path(data).exists()) or is_coco(Path(data)):
         return {}
