@@ -72,7 +72,7 @@ def test_equal_rows_have_no_volume() -> None:
 def test_more_rows_than_dimensions_is_an_error_that_names_the_fix() -> None:
     """Every such volume is zero."""
     with pytest.raises(
-        VolumeError, match=r"5 rows in 4 dimensions.*at most 4 rows, or use volume='ridge'"
+        VolumeError, match=r"5 rows in 4 dimensions.*at most 4 rows, or use the volume 'ridge'"
     ):
         log_volume(rows(5, 4))
 

@@ -49,8 +49,9 @@ def log_volume(features: Tensor, volume: Volume = "gram") -> float:
         return 0.5 * float(torch.linalg.slogdet(identity + kernel / RIDGE).logabsdet)
     if n > d:
         raise VolumeError(
-            f"features has {n} rows in {d} dimensions, so its volume is zero; pass at most "
-            f"{d} rows, or use volume='ridge' (not the paper's)"
+            f"features has {n} rows in {d} dimensions, so its volume is zero; pass at most {d} "
+            "rows, or use the volume 'ridge' (--volume, of runs --memory.volume), which is not "
+            "the paper's"
         )
     eigenvalues = torch.linalg.eigvalsh(kernel)
     if eigenvalues[0] < SINGULAR:
