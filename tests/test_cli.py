@@ -19,8 +19,9 @@ from mrdc.cli import as_published, main
 from mrdc.data import DATASETS
 from mrdc.detection import LEARNERS
 from mrdc.experiment.config import named
+from mrdc.experiment.frame import built_in
 from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIPES
-from mrdc.experiment.run import built_in, usual_size
+from mrdc.experiment.run import usual_size
 from mrdc.memory import ReplayMemory
 from mrdc.methods import METHODS
 from mrdc.show.runs import kept

@@ -15,8 +15,8 @@ from mrdc.data import open_splits
 from mrdc.data.protocol import read_superclasses
 from mrdc.errors import SweepError
 from mrdc.experiment.answers import answer, stored_ratio, study_table
+from mrdc.experiment.frame import decisive_settings
 from mrdc.experiment.presets import SODA10M, TABLE_1
-from mrdc.experiment.run import decisive_settings
 from mrdc.experiment.studies import STUDIES
 from mrdc.experiment.study import run_study, study_cells, write_superclasses
 from mrdc.experiment.sweep import Cell

@@ -18,7 +18,7 @@ from mrdc.cli import main
 from mrdc.errors import UsageError
 from mrdc.experiment.config import named
 from mrdc.experiment.folder import RESULTS, lock
-from mrdc.experiment.run import finished
+from mrdc.experiment.frame import finished
 from mrdc.experiment.sweep import Cell, cells, sweep, table
 from mrdc.progress import SweepProgress
 from mrdc.settings import RunSettings

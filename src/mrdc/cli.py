@@ -141,7 +141,7 @@ def study(command: Study) -> dict[str, Any]:
 
 def as_published(settings: AnySettings, preset: AnySettings) -> bool:
     """Whether nothing but the data, the seed, and where and how to run is otherwise."""
-    from mrdc.experiment.run import decisive_settings
+    from mrdc.experiment.frame import decisive_settings
 
     ours, theirs = decisive_settings(settings), decisive_settings(preset)
     return all(ours[name] == theirs[name] for name in theirs if name not in ("data", "seed"))

@@ -14,7 +14,7 @@ from mrdc.detection.stream import SceneStream, make_scenes
 from mrdc.errors import UsageError
 from mrdc.exemplars import Exemplars
 from mrdc.experiment.folder import Listener, RunFolder
-from mrdc.experiment.run import (
+from mrdc.experiment.frame import (
     built_in,
     check_common,
     check_numbers,

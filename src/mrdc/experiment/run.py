@@ -1,34 +1,23 @@
 """`run`: one experiment from settings to result, in a folder that can be gone on with."""
 
-import math
-import os
-import platform
-import re
-import subprocess
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from importlib.metadata import version
-from importlib.util import find_spec
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from mrdc import __version__
 from mrdc.budget import parse_budget
 from mrdc.data import Splits, Stream, make_stream, open_splits
 from mrdc.data.textures import SIDE
-from mrdc.errors import ImageError, TrainingError, UsageError
-from mrdc.exemplars import Exemplars, fixed_quality
-from mrdc.experiment.folder import (
-    RESULTS,
-    Listener,
-    RunFolder,
-    commits,
-    last_line,
-    read_config,
-    refuse_changes,
+from mrdc.errors import ImageError, UsageError
+from mrdc.exemplars import Exemplars
+from mrdc.experiment.folder import Listener, RunFolder
+from mrdc.experiment.frame import (
+    built_in,
+    check_common,
+    check_numbers,
+    decisive_settings,
+    folder_name,
+    in_folder,
 )
 from mrdc.experiment.presets import published
 from mrdc.experiment.totals import totals
@@ -36,21 +25,8 @@ from mrdc.learner import run_phases
 from mrdc.methods.base import names_first_phase
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.prepare import charged_bytes, make_method, pick_device
-from mrdc.settings import AnySettings, RunSettings
+from mrdc.settings import RunSettings
 from mrdc.survey import check_readable
-
-# Where and how, not what. On a CPU these do not change the numbers; on a GPU, whose sums differ
-# from run to run anyway, kernels and the order of draws may.
-FREE = (
-    "out",
-    "device",
-    "compile",
-    "resident",
-    "threads",
-    "checkpoint_seconds",
-    "cache",
-    "tensorboard",
-)
 
 
 def run(
@@ -114,74 +90,6 @@ def open_stream(settings: RunSettings) -> tuple[Splits, Stream]:
     return splits, stream
 
 
-def in_folder(
-    path: Path,
-    name: str,
-    settings: AnySettings,
-    decisive: dict[str, Any],
-    listener: Listener,
-    begin: Callable[[], None],
-    work: Callable[[RunFolder], dict[str, Any]],
-) -> dict[str, Any]:
-    """Do a run's work in its folder, or go on with it; the result that is written there.
-
-    Args:
-        begin: what is checked before a folder is made.
-        work: gives the result.
-    """
-    done, known = finished(path), read_config(path)
-    if done is not None and known is not None:
-        refuse_changes(path, known, decisive)
-        return done
-    if known is None:
-        begin()
-    about = {"name": name, **machine()}
-    keeper = RunFolder(
-        path,
-        decisive,
-        about,
-        every=settings.checkpoint_seconds,
-        cache=getattr(settings, "cache", False),
-        listener=listener,
-    )
-    try:
-        if settings.tensorboard:
-            keeper.listener = both(listener, tensorboard(path))
-        with memory_errors():
-            result = {"name": name, **work(keeper), "folder": str(path), **about}
-        keeper.write_line(result | {"commit": commits(path / RESULTS)})
-    finally:
-        keeper.close()
-    written = finished(path)
-    assert written is not None
-    return written
-
-
-@contextmanager
-def memory_errors() -> Iterator[None]:
-    """Tell in a line that training needs more memory than there is.
-
-    Raises:
-        TrainingError: with what takes less.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not lacking and "can't allocate memory" not in str(error):
-            raise
-        raise TrainingError(
-            "there is not enough memory: lower --train.batch-size or the size of images, in "
-            "another --out"
-        ) from None
-
-
-def finished(path: Path) -> dict[str, Any] | None:
-    """The result of a run folder, if the run is over."""
-    line = last_line(path / RESULTS)
-    return line if line is not None and "average_incremental_accuracy" in line else None
-
-
 def summary(settings: RunSettings, phases: list[dict[str, Any]]) -> dict[str, Any]:
     """What a run comes to."""
     head = [phase["head_accuracy"] for phase in phases]
@@ -242,119 +150,8 @@ def check(settings: RunSettings) -> None:
     make_method(settings)
 
 
-def check_numbers(least: Iterable[tuple[str, float | None, float]]) -> None:
-    """Refuse values below their bounds, and endless ones.
-
-    Raises:
-        UsageError: with the flag.
-    """
-    for flag, value, bound in least:
-        if value is not None and not bound <= value < math.inf:
-            finite = ", and finite" if value == math.inf else ""
-            raise UsageError(f"{flag} must be {bound:g} or more{finite}, got {value}")
-
-
-def check_common(settings: AnySettings) -> None:
-    """What all experiments share.
-
-    Raises:
-        UsageError: something that cannot be used.
-    """
-    if not 0 < settings.train.lr < math.inf:
-        raise UsageError(f"--train.lr must be above 0, and finite, got {settings.train.lr}")
-    if settings.tensorboard and find_spec("tensorboard") is None:
-        raise UsageError("--tensorboard needs it: pip install mrdc[tensorboard]")
-    parse_budget(settings.memory.budget, original_bytes=1.0)
-    fixed_quality(settings.memory)
-
-
-def decisive_settings(settings: AnySettings) -> dict[str, Any]:
-    """What decides the numbers, as JSON values."""
-    values = {name: value for name, value in asdict(settings).items() if name not in FREE}
-    if Path(settings.data).exists():
-        values["data"] = str(Path(settings.data).resolve())
-    return {name: _plain(value) for name, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(entry) for name, entry in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def folder_name(settings: AnySettings, name: str) -> str:
-    """Made of the recipe, the data, the phases and the seed."""
-    data = re.sub(r"[^\w.-]+", "_", Path(settings.data).resolve().name)
-    return f"{name}-{data}-{settings.phases}-seed{settings.seed}"
-
-
-def built_in(data: str, name: str = "textures") -> bool:
-    """Whether this names synthetic images, and not a folder that is called so."""
-    return data == name and not Path(data).exists()
-
-
 def usual_size(data: str) -> int:
     """Side of the views: 224, or the data set's own."""
     if built_in(data):
         return SIDE
     return 32 if data.startswith("cifar100:") else 224
-
-
-def machine() -> dict[str, Any]:
-    """Commit, hardware and versions."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "mrdc": __version__,
-        "commit": os.environ.get("MRDC_COMMIT") or _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        **{package.lower(): version(package) for package in ("numpy", "Pillow")},
-        "gpu": gpu,
-        "cores": len(os.sched_getaffinity(0)),
-    }
-
-
-def _commit() -> str | None:
-    """Of the checkout that this file is in, if it is in one; `-dirty` if files differ from it."""
-    here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None
-
-
-def both(first: Listener, second: Listener | None) -> Listener:
-    """Tell both."""
-    if second is None:
-        return first
-
-    def tell(kind: str, fields: dict[str, Any]) -> None:
-        first(kind, fields)
-        second(kind, fields)
-
-    return tell
-
-
-def tensorboard(path: Path) -> Callable[[str, dict[str, Any]], None]:
-    """A listener that writes TensorBoard events."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(path / "tensorboard"))
-    steps = 0
-
-    def tell(kind: str, fields: dict[str, Any]) -> None:
-        nonlocal steps
-        if kind == "epoch":
-            steps += 1
-            for name in ("loss", "images_per_second"):
-                writer.add_scalar(f"train/{name}", fields[name], steps)
-        elif kind == "phase":
-            for name in ("accuracy", "seconds"):
-                writer.add_scalar(f"phase/{name}", fields[name], fields["phase"])
-            writer.flush()
-
-    return tell

@@ -14,6 +14,7 @@ from mrdc.experiment import detect, run
 from mrdc.experiment.answers import answer, study_table
 from mrdc.experiment.config import at, grid, named
 from mrdc.experiment.folder import read_config
+from mrdc.experiment.frame import decisive_settings, finished, folder_name
 from mrdc.experiment.studies import STUDIES, TEXTURES, Part, Study
 from mrdc.experiment.sweep import Cell, Tell, cells, sweep
 from mrdc.registry import lookup
@@ -204,11 +205,11 @@ def value_at(cell: Cell, axis: str) -> str:
 def run_name(cell: Cell) -> str:
     """Of what the run is, whichever study asks for it: equal settings, equal name."""
     settings = cell.settings
-    decisive = json.dumps(run.decisive_settings(settings), sort_keys=True)
+    decisive = json.dumps(decisive_settings(settings), sort_keys=True)
     digest = hashlib.sha256(decisive.encode()).hexdigest()[:8]
     replay = f"-{settings.replay}" if isinstance(settings, DetectSettings) else ""
     name = f"{settings.method}{replay}-{settings.memory.quality}"
-    return f"{run.folder_name(settings, name)}-{digest}"
+    return f"{folder_name(settings, name)}-{digest}"
 
 
 # Running, and going on
@@ -251,7 +252,7 @@ def finished_cells(made: Sequence[Cell]) -> Iterator[tuple[Path, Json]]:
             key = (*key, cell.settings.seed)
         if key not in streams:
             streams[key] = fingerprint(cell.settings)
-        result, known = run.finished(cell.folder), read_config(cell.folder)
+        result, known = finished(cell.folder), read_config(cell.folder)
         if result is not None and known is not None and known.get("stream") == streams[key]:
             yield cell.folder, result
 

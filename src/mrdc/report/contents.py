@@ -20,7 +20,7 @@ from mrdc.data.coco import is_coco, open_scenes
 from mrdc.data.shapes import shapes_splits
 from mrdc.embedding import Embedder, embed, load_embedder
 from mrdc.errors import MrdcError
-from mrdc.experiment.run import built_in
+from mrdc.experiment.frame import built_in
 from mrdc.image import Photo, Pixels, decode
 from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, in_legend, whole_numbers
 from mrdc.report.parts import Section, Strip
