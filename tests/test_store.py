@@ -113,11 +113,26 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
 ) -> None:
     """The message says what is wrong and what to do."""
     memory, before = ReplayMemory.load(path), path.read_bytes()
-    monkeypatch.setattr(os, "fdopen", lambda descriptor, mode: FullDisk(descriptor, mode))
+    monkeypatch.setattr(Path, "open", lambda path, mode: FullDisk(path, mode.removesuffix("b")))
     with pytest.raises(OutputError, match=r"a\.mrdc: cannot be written \(No space left"):
         memory.save(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_interruption_as_the_file_appears_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C when the file is there but nobody has been told so."""
+
+    def interrupted(path: Path, mode: str) -> None:
+        path.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "new"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:

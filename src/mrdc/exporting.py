@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 from mrdc.errors import MemoryFileError, OutputError, UsageError
 from mrdc.image import decode
-from mrdc.store import UMASK, Boxes, MemoryFile, output_errors, whole_file
+from mrdc.store import Boxes, MemoryFile, beside, output_errors, whole_file
 
 Format = Literal["folder", "webdataset", "coco"]
 Tell = Callable[[int], None]  # told of progress
@@ -95,14 +94,13 @@ def safe_names(names: list[str]) -> list[str]:
 def _whole_folder(output: Path) -> Iterator[Path]:
     """A folder that appears under its name only when it is complete."""
     with output_errors(output):
-        parent = output.absolute().parent
-        temporary = Path(tempfile.mkdtemp(".tmp", f".{output.name}.", parent))
+        temporary = beside(output.absolute())
         try:
+            temporary.mkdir()
             yield temporary
-            temporary.chmod(0o777 & ~UMASK)
             temporary.rename(output)
         except BaseException:
-            shutil.rmtree(temporary)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 

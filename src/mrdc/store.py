@@ -13,10 +13,10 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,8 +41,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", "payload")
 WITH_BOXES = (*ARRAYS[:4], "box_counts", "boxes", *ARRAYS[4:])
-UMASK = os.umask(0)  # what new files may not do; to read it is to set it, so once, here
-os.umask(UMASK)
 
 
 class MemoryFile:
@@ -283,19 +281,25 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         OutputError: it cannot be written; what was there before is untouched.
     """
     with output_errors(path):
-        descriptor, temporary = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
+        temporary = beside(path)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with temporary.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~UMASK)
-            os.replace(temporary, path)
+            temporary.replace(path)
         except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+def beside(path: Path) -> Path:
+    """A hidden name for what is not complete yet.
+
+    Known before anything has it, so that an interruption at any moment leaves nothing behind.
+    """
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
 
 
 @contextmanager
