@@ -211,6 +211,21 @@ def test_the_teacher_is_corrected_from_the_second_increment_on(
     assert found[1] is not None and found[1] != found[2]
 
 
+def test_with_nothing_set_aside_the_first_phase_is_that_of_lwf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weight by weight: what BiC's first phase lacks are the images, and nothing else."""
+    nets: list[dict[str, Tensor]] = []
+    for method, aside in (("lwf", set_aside), ("bic", lambda *_: set()), ("bic", set_aside)):
+        monkeypatch.setattr(mrdc.methods.bic, "set_aside", aside)
+        run = small_run(method)
+        run.learn(0)
+        nets.append(run.model.state_dict())
+    lwf, whole, less = nets
+    assert all(torch.equal(lwf[name], whole[name]) for name in lwf)
+    assert not torch.equal(lwf["head.weight"], less["head.weight"])
+
+
 def test_classes_of_one_image_go_without_a_correction() -> None:
     """There is none to set aside."""
     lesson = SimpleNamespace(memory=Examples(), preview=Examples, old=2, new=1,
