@@ -72,9 +72,9 @@ def speed() -> str:
         for what, ratio in (("a reused buffer", "ratio"), ("new memory", "ratio_fresh")):
             question = f"batches against the PIL loader, {threads}, as floats in {what}"
             rows.append([question, r["label"], f"{r[ratio]:.2f}", ">= 2.4"])
-    for r in read("threads"):
+    for r in read("threads")[1:]:  # the first is one thread
         question = f"images ready for a network, {r['threads']} threads against one"
-        rows.append([question, r["label"], f"{r['ratio']:.2f}", ""])
+        rows.append([f"{question}, {r['cores']} cores", r["label"], f"{r['ratio']:.2f}", ""])
     for r in read("selection"):
         shape = f"{r['rows']} x {r['columns']}"
         rows.append([f"{r['what']} against a plain loop", shape, f"{r['ratio']:.1f}", ""])
@@ -289,6 +289,20 @@ def tried(label: str) -> str:
     return table(*rows)
 
 
+def options(label: str, usual: str) -> str:
+    """Runs with options of a method, phase by phase, each below the run without."""
+    rows: list[list[object]] = [["recipe", "options", "seed", "after each phase, %"]]
+    for trial in sorted((RESULTS / label).iterdir()):
+        config = json.loads((trial / "config.json").read_text())
+        for folder in (RESULTS / usual / f"{config['name']}-s{config['settings']['seed']}", trial):
+            settings = json.loads((folder / "config.json").read_text())["settings"]
+            lines = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+            curve = [f"{line['accuracy']:.2f}" for line in lines if line.get("event") == "phase"]
+            given = " ".join(settings["options"])
+            rows.append([config["name"], given, settings["seed"], ", ".join(curve)])
+    return table(*rows)
+
+
 def kept(run: Row) -> str:
     """What a memory holds; nothing without one."""
     return str(run["quality"] or "original") if run["memory"]["items"] else ""
@@ -314,13 +328,14 @@ def ratios(label: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub256": lambda: compared("cub256"),
-    "runs cub256-anew": lambda: compared("cub256-anew"),
     "runs cub256-cosine": lambda: compared("cub256-cosine"),
     "runs textures": lambda: compared("textures"),
     "scenes road": lambda: scenes("road"),
     "scenes road-gentle": lambda: scenes("road-gentle"),
+    "scenes road-carry": lambda: scenes("road-carry"),
     "ratios road": lambda: ratios("road"),
     "tried cub256-bic": lambda: tried("cub256-bic"),
+    "options cub256-tried": lambda: options("cub256-tried", "cub256"),
     "grid": grid,
     "zoom": zoom,
     "times": times,
