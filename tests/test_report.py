@@ -266,6 +266,23 @@ def test_means_and_deviations_over_seeds(tmp_path: Path) -> None:
     assert "60.00 ± 7.07" in page and "61.00" in page
 
 
+def test_a_seed_of_an_older_version_does_not_hide_the_papers_number(tmp_path: Path) -> None:
+    """Its result tells none."""
+    runs = [made(tmp_path / "a"), made(tmp_path / "b", seed=1)]
+    results = runs[0] / "results.jsonl"
+    results.write_text(results.read_text().replace('"paper": 61.0', '"paper": null'))
+    assert "61.00" in written(runs, tmp_path)
+    results.write_text(results.read_text().replace('"paper": null', '"paper": 62.0'))
+    page = written(runs, tmp_path)
+    assert "61.00" not in page and "62.00" not in page
+
+
+def test_options_are_told_as_they_were_given(tmp_path: Path) -> None:
+    runs = [made(tmp_path / str(n), options=given) for n, given in enumerate([[], ["a=1", "b=2"]])]
+    page = written(runs, tmp_path)
+    assert "quality auto, options a=1 b=2" in page and "quality auto, options none" in page
+
+
 def test_names_from_users_are_escaped(tmp_path: Path) -> None:
     """In text, in tables, in what figures say, and in the title."""
     evil = "<script>alert(1)</script>"

@@ -147,7 +147,12 @@ def difference(run: Run, others: Sequence[Run]) -> str:
         for name in run.decisive
         if name != "stream" and len({str(other.decisive.get(name)) for other in others}) > 1
     ]
-    return "".join(f", {name} {run.decisive[name]}" for name in names)
+    return "".join(f", {name} {_plain(run.decisive.get(name))}" for name in names)
+
+
+def _plain(value: object) -> str:
+    """A value of settings, for people."""
+    return " ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def find_runs(sources: Sequence[Path]) -> list[Run]:

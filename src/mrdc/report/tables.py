@@ -68,13 +68,12 @@ def compared(runs: Sequence[Run]) -> Section | None:
         for group in classes:
             done = group.runs
             results = [run.result for run in done if run.result]
-            papers = {result.get("paper") for result in results}
             forgetting = [result["average_forgetting"] for result in results]
             rows.append(
                 [
                     group.label, group.first.data, len(done),
                     group.mean([run.average for run in done]),
-                    percent(papers.pop()) if len(papers) == 1 else "",
+                    percent(published(group)),
                     group.mean([run.accuracy[-1] for run in done]),
                     group.mean(forgetting) if forgetting else "",
                     f"{mean(run.phases[-1]['memory']['items'] for run in done):,.0f}",
@@ -87,12 +86,11 @@ def compared(runs: Sequence[Run]) -> Section | None:
         rows = [["run", "data", "runs", "AP", "the paper", "AP50", "AP75", "images held"]]
         for group in scenes:
             last = [run.phases[-1] for run in group.runs]
-            papers = {(run.result or {}).get("paper") for run in group.runs}
             rows.append(
                 [
                     group.label, group.first.data, len(last),
                     group.mean([phase["ap"] for phase in last]),
-                    percent(papers.pop()) if len(papers) == 1 else "",
+                    percent(published(group)),
                     group.mean([phase["ap50"] for phase in last]),
                     group.mean([phase["ap75"] for phase in last]),
                     f"{mean(phase['memory']['items'] for phase in last):,.0f}",
@@ -102,6 +100,12 @@ def compared(runs: Sequence[Run]) -> Section | None:
     if parts and sum(len(group.runs) for group in grouped(runs)) < len(runs):
         parts.append("A seed that was run more than once counts once.")
     return Section("table", "Results", parts) if parts else None
+
+
+def published(group: Group) -> float | None:
+    """The paper's number, if the runs that tell one (older versions did not) agree."""
+    told = {run.result["paper"] for run in group.runs if run.result and run.result.get("paper")}
+    return told.pop() if len(told) == 1 else None
 
 
 def budgets(runs: Sequence[Run]) -> Section | None:
