@@ -180,6 +180,22 @@ def test_a_damaged_image_is_found_before_any_work(
     assert name in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("where", ["images", "unlabelled"])
+def test_test_scenes_that_are_learned_from_are_told(
+    where: str, tmp_path: Path, told: Tells
+) -> None:
+    """With labels or without."""
+    data = coco(tmp_path / "data")
+    twin = data / "images" / "101.jpg"
+    if where == "unlabelled":
+        (data / where).mkdir()
+    for number in range(14):  # whichever are drawn
+        (data / where / f"{number}.jpg").write_bytes(twin.read_bytes())
+    more = ["--data", str(data), "--labelled", "4", "--unlabelled", "3", "--json"]
+    assert run("unbiased-teacher-finetune", tmp_path / "run", *more) == 0
+    assert told()["in_training"] == ["101.jpg"]
+
+
 @pytest.mark.parametrize("where", ["train", "val", "unlabelled"])
 def test_strips_are_refused_before_any_work(
     where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -19,7 +19,7 @@ from mrdc.experiment.presets import PRESETS, RECIPES, SCENE_PRESETS, SCENE_RECIP
 from mrdc.experiment.run import usual_size
 from mrdc.methods import METHODS
 from mrdc.show.runs import kept
-from tests.conftest import make_photos
+from tests.conftest import jpeg, make_photos
 from tests.processes import SMALL, Running, epochs, events, until
 from tests.test_cli import refused, run, said
 
@@ -384,6 +384,33 @@ def test_without_a_terminal_progress_is_plain_lines(photos: Path, tmp_path: Path
     assert "Averaged incremental accuracy" in out
     assert "some training images were set aside" in out
     assert out.endswith("Ignored, not images (1):\n  class0/notes.txt\n")
+
+
+def test_test_images_that_are_training_images_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When a run begins, when it goes on, in its result and on its page."""
+    make_photos(tmp_path / "data" / "train", classes=3, images=8)
+    test = make_photos(tmp_path / "data" / "test", classes=3, images=8)
+    for label in range(3):
+        for number in range(8):
+            (test / f"class{label}" / f"{number:02d}.jpg").write_bytes(
+                jpeg(1000 + 8 * label + number)
+            )
+    (test / "class2" / "[b].jpg").write_bytes(jpeg(0))  # as train/class0/00.jpg
+    told = "1 test image is among the images learned from: class2/[b].jpg"
+    command = ("run", "lwf", "--data", tmp_path / "data", *SHORT, "--out", tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("mrdc.experiment.run.run_phases", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(*command)
+    assert f"warning: {told}\n" in capsys.readouterr().err
+    assert run(*command) == 0
+    out, err = capsys.readouterr()
+    assert f"warning: {told}\n" in err and f"Warning: {told}\n" in out
+    assert said(capsys, *command)["in_training"] == ["class2/[b].jpg"]
+    assert run("report", tmp_path / "run", "-o", tmp_path / "page.html") == 0
+    assert f"data: {told}." in (tmp_path / "page.html").read_text()
 
 
 def test_the_usual_folder_has_the_names_of_what_runs(

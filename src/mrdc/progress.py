@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from mrdc.show.words import count
+from mrdc.show.words import count, learned
 
 LINE_SECONDS = 10.0  # between plain lines inside a phase
 
@@ -38,7 +38,9 @@ class Progress:
         """Hear of an event."""
         if self.silent:
             return
-        if kind == "phase_start":
+        if kind == "start" and fields["in_training"]:
+            self._say(f"warning: {learned(fields['in_training'])}")
+        elif kind == "phase_start":
             self._start(fields)
         elif kind == "resume":
             self._say(f"phase {fields['phase']}: goes on after epoch {fields['epoch']}")
@@ -81,7 +83,7 @@ class Progress:
         if self.plain:
             print(line, file=sys.stderr, flush=True)
         else:
-            self._bars.console.print(line, highlight=False)
+            self._bars.console.print(line, highlight=False, markup=False)
 
 
 class Place(Protocol):
@@ -107,4 +109,6 @@ class SweepProgress:
             score = f"{result['average_incremental_accuracy']:.2f} % averaged"
             score = f"AP {result['ap'][-1]:.2f}" if "ap" in result else score
             line = f"{name}: {score}, {result['seconds']:.0f} s"
+            if result.get("in_training"):
+                line += f"; warning: {learned(result['in_training'])}"
         print(line, file=sys.stderr, flush=True)

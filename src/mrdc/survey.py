@@ -1,5 +1,6 @@
 """Look at a folder once: what images there are, what they look like, their ranks."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -242,37 +243,45 @@ def readable(seen: Survey) -> list[int]:
     photos = seen.images.all_photos
     progress = seen.progress("checking", len(photos))
     with workers(seen.settings.threads) as pool:
-        for index, (_, error) in enumerate(ordered(pool, problem, photos)):
+        for index, (_, found) in enumerate(ordered(pool, look, photos)):
             progress(1)
-            if error is None:
-                good.append(index)
+            if isinstance(found, ImageError):
+                seen.note(found)
             else:
-                seen.note(error)
+                good.append(index)
     return good
 
 
-def check_readable(photos: Sequence[Photo], threads: int | None) -> None:
+def check_photos(train: Sequence[Photo], test: Sequence[Photo], threads: int | None) -> list[str]:
     """Refuse photos that cannot be read, before work that would stop at the first of them.
+
+    Returns:
+        Test photos that are training photos, too, byte for byte.
 
     Raises:
         ImageError: about a few of them, and how many more there are.
     """
+    sides = (("training", train), ("test", test))  # may have files of one name
+    photos = [p._replace(id=f"{side} image {p.id}") for side, of in sides for p in of]
     with workers(threads) as pool:
-        errors = [str(error) for _, error in ordered(pool, problem, photos) if error is not None]
+        found = [result for _, result in ordered(pool, look, photos)]
+    errors = [str(result) for result in found if isinstance(result, ImageError)]
     if errors:
         more = [f"and {len(errors) - NAMED:,} more"] if len(errors) > NAMED else []
         raise ImageError("; ".join([*errors[:NAMED], *more]))
+    learned = set(found[: len(train)])
+    return [p.id for p, result in zip(test, found[len(train) :], strict=True) if result in learned]
 
 
-def problem(photo: Photo) -> ImageError | None:
-    """Why a photo cannot be read, if it cannot."""
+def look(photo: Photo) -> bytes | ImageError:
+    """A digest of what a photo holds, or why it cannot be read."""
     try:
         data = photo.load()
         if isinstance(data, bytes):
             decode(data, photo.id)
     except ImageError as error:
         return error
-    return None
+    return hashlib.sha256(data if isinstance(data, bytes) else data.tobytes()).digest()
 
 
 def _drop_empty(seen: Survey) -> None:

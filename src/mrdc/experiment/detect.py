@@ -25,7 +25,7 @@ from mrdc.experiment.frame import (
 from mrdc.experiment.totals import totals
 from mrdc.prepare import pick_device
 from mrdc.settings import DetectSettings
-from mrdc.survey import check_readable
+from mrdc.survey import check_photos
 
 
 def detect(
@@ -46,7 +46,7 @@ def detect(
     path = settings.out or Path("runs") / folder_name(settings, name)
     decisive = {**decisive_settings(settings), "stream": stream.fingerprint()[:16]}
 
-    def begin() -> None:
+    def begin() -> list[str]:
         if settings.replay == "memory":
             Exemplars(settings, stream.as_classes(), lambda ids, ranking, label: ranking).check()
         for scenes in (stream.train, stream.test):
@@ -56,12 +56,13 @@ def detect(
         if stream.truth is None:  # a pool of its own; else they are among those above
             check_strips(drawn, shown_sides(drawn, settings.threads), settings.long)
         known = stream.seen(settings.phases - 1).photos
-        check_readable([*known, *stream.test.photos, *drawn], settings.threads)
+        in_training = check_photos([*known, *drawn], stream.test.photos, settings.threads)
         if settings.weights is not None:
             build_detector(
                 settings.detector, 1, short=settings.short, long=settings.long,
                 weights=settings.weights,
             )  # fmt: skip
+        return in_training
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_scenes(settings, stream, keeper)

@@ -239,6 +239,12 @@ def read_config(path: Path) -> dict[str, Any] | None:
         raise OutputError(f"{file}: is not of a run; name another --out") from None
 
 
+def read_in_training(path: Path) -> list[str]:
+    """Test images that a run folder knows to be training images, too; old ones know of none."""
+    found: list[str] = json.loads((path / CONFIG).read_text()).get("in_training", [])
+    return found
+
+
 def refuse_changes(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
     """Settings decide the numbers, so a folder has one set of them.
 

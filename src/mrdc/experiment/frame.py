@@ -26,6 +26,7 @@ from mrdc.experiment.folder import (
     commits,
     last_line,
     read_config,
+    read_in_training,
     refuse_changes,
 )
 from mrdc.settings import AnySettings
@@ -50,22 +51,21 @@ def in_folder(
     settings: AnySettings,
     decisive: dict[str, Any],
     listener: Listener,
-    begin: Callable[[], None],
+    begin: Callable[[], list[str]],
     work: Callable[[RunFolder], dict[str, Any]],
 ) -> dict[str, Any]:
     """Do a run's work in its folder, or go on with it; the result that is written there.
 
     Args:
-        begin: what is checked before a folder is made.
+        begin: what is checked before a folder is made; gives test images that are learned from.
         work: gives the result.
     """
     done, known = finished(path), read_config(path)
     if done is not None and known is not None:
         refuse_changes(path, known, decisive)
         return done
-    if known is None:
-        begin()
-    about = {"name": name, **machine()}
+    in_training = begin() if known is None else read_in_training(path)
+    about = {"name": name, "in_training": in_training, **machine()}
     keeper = RunFolder(
         path,
         decisive,

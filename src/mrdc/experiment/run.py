@@ -26,7 +26,7 @@ from mrdc.methods.base import names_first_phase
 from mrdc.metrics import average_forgetting, average_incremental_accuracy, forgetting
 from mrdc.prepare import charged_bytes, make_method, pick_device
 from mrdc.settings import RunSettings
-from mrdc.survey import check_readable
+from mrdc.survey import check_photos
 
 
 def run(
@@ -50,18 +50,12 @@ def run(
     method = make_method(settings)
     settings = replace(settings, cache=settings.cache and names_first_phase(method))
 
-    def begin() -> None:
+    def begin() -> list[str]:
         if method.replays:
             charge = charged_bytes(settings, method)
             with suppress(ImageError):  # told of below, with all others
                 Exemplars(settings, stream, method.arrange, charge).check()
-        sides = {"training": stream.train, "test": stream.test}  # may have files of one name
-        photos = (
-            photo._replace(id=f"{side} image {photo.id}")
-            for side, images in sides.items()
-            for photo in images.all_photos
-        )
-        check_readable(list(photos), settings.threads)
+        return check_photos(stream.train.all_photos, stream.test.all_photos, settings.threads)
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_phases(settings, stream, keeper)

@@ -7,6 +7,7 @@ from mrdc.errors import MemoryFileError
 from mrdc.report.figures import Table
 from mrdc.report.parts import Grid, Part, Section
 from mrdc.report.runs import Group, Json, Run, grouped
+from mrdc.show.words import learned
 from mrdc.store import MemoryFile
 
 REMARKS = {
@@ -44,6 +45,9 @@ def what_was_run(runs: Sequence[Run]) -> Section:
     for key, what in REMARKS.items():
         of = dict.fromkeys(data for data, result in results if result.get(key))
         notes += [f"{', '.join(of)}: {what}."] if of else []
+    notes += dict.fromkeys(
+        f"{data}: {learned(ids)}." for data, result in results if (ids := result.get("in_training"))
+    )
     if len({run.data for run in runs}) > 1:
         notes.append("These runs are on different data: compare within one data set only.")
     return Section("runs", "What was run", [Grid(*told_once(rows)), *notes])

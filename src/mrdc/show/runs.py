@@ -3,9 +3,10 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from mrdc.show.words import clean, count, ratio, remarks, some, table
+from mrdc.show.words import clean, count, learned, ratio, remarks, some, table
 
 SCORES = {
     "averaged %": "average_incremental_accuracy", "+-": "deviation", "last %": "last_accuracy",
@@ -17,6 +18,9 @@ SCENE_SCORES = {"AP": "ap", "+-": "ap_deviation", "AP50": "ap50", "AP75": "ap75"
 def run(console: Console, found: dict[str, Any]) -> None:
     synthetic = " (synthetic)" if found["synthetic"] else ""
     console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}{synthetic}")
+    if found.get("in_training"):  # unknown to runs of old versions
+        line = f"[yellow]Warning:[/yellow] {escape(learned(found['in_training']))}"
+        console.print(line, soft_wrap=True)
     if "ap" in found:
         rows = table("phase", "AP", "AP50", "AP75")
         for phase, scores in enumerate(zip(found["ap"], found["ap50"], found["ap75"], strict=True)):

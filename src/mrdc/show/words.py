@@ -56,6 +56,13 @@ def some(entries: list[str]) -> str:
     return shown + (f"\n  and {more:,} more" if more > 0 else "")
 
 
+def learned(ids: list[str]) -> str:
+    """A warning of test images that are training images, too."""
+    which = f"{count(len(ids), 'test image')} {'is' if len(ids) == 1 else 'are'} among the images"
+    more = f" and {len(ids) - MORE:,} more" if len(ids) > MORE else ""
+    return f"{which} learned from: {', '.join(map(printable, ids[:MORE]))}{more}"
+
+
 def remarks(console: Console, skipped: list[str], ignored: list[str]) -> None:
     """Say what was left out."""
     if skipped:
