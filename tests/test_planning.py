@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,17 @@ import torch
 
 import mrdc
 from mrdc.auditing import audit
-from mrdc.embedding import Embedder
+from mrdc.codec import CODECS
+from mrdc.embedding import Embedder, embed
 from mrdc.errors import BudgetError, DataError, ImageError, OutputError, UsageError, VolumeError
+from mrdc.image import Photo
 from mrdc.memory import ReplayMemory
 from mrdc.packing import pack
-from mrdc.planning import Plan, plan
+from mrdc.planning import Plan, measure, plan
+from mrdc.quality import log_volume
+from mrdc.selection import herding
 from mrdc.settings import PackSettings, PlanSettings
+from mrdc.survey import quiet, survey
 from tests.conftest import CHEAP, jpeg, make_photos, project
 
 
@@ -69,9 +75,6 @@ def test_json_has_the_fields_of_the_design(photos: Path) -> None:
 
 def test_ratio_by_hand(photos: Path) -> None:
     """R_q of the plan equals the volumes of features computed here."""
-    from mrdc.embedding import embed
-    from mrdc.quality import log_volume
-
     found = planned(photos, quality=(30,), budget="1MB")
     memory = ReplayMemory("1MB", "jpeg", 30)
     ids = [[f"class{label}/{n:02d}.jpg" for n in range(8)] for label in range(3)]
@@ -255,10 +258,39 @@ def test_independent_pairing_ranks_compressed_images(photos: Path) -> None:
     assert independent.candidates[-2].log_volume_ratio != paired.candidates[-2].log_volume_ratio
 
 
-def test_duplicates_do_not_empty_the_volume(photos: Path) -> None:
-    """A class with a copied file is still measured, and the copy is counted."""
+@pytest.mark.parametrize("pairing", ["paired", "independent"])
+def test_either_pairing_against_a_slow_reference(
+    photos: Path, tmp_path: Path, pairing: str
+) -> None:
+    """Compressed images are ranked by originals or by themselves; originals always by originals."""
+    chosen = settings(photos, pairing=pairing, budget="0.5/class")
+    with survey(chosen, quiet, CHEAP, measuring=True) as seen:
+        found, order = measure(seen, CODECS["jpeg"], 20, seen.rank(seen.features), tmp_path)
+        memory = seen.build(CODECS["jpeg"], 20, order, tmp_path)
+    logs, apart = [], False
+    for label in range(3):
+        sources = [jpeg(100 * label + n) for n in range(8)]
+        coded = ReplayMemory("1MB", "jpeg", 20)
+        coded.add({0: sources})
+        before, after = (
+            embed([Photo(str(n), partial(bytes, data)) for n, data in enumerate(files)], CHEAP)[0]
+            for files in (sources, [coded.encoded(n) for n in range(8)])
+        )
+        first, second = herding(before, 8), herding(after, 8)
+        ranked = first if pairing == "paired" else second
+        assert order[label].tolist() == ranked.tolist()
+        held = len(memory.sources(label))
+        apart |= set(first[:held]) != set(second[:held])
+        logs.append(log_volume(after[ranked[:held]]) - log_volume(before[first[:held]]))
+    assert apart  # else there would be nothing to tell
+    assert found.log_volume_ratio == pytest.approx(np.mean(logs), abs=1e-4)
+
+
+@pytest.mark.parametrize("select", ["herding", "nearest_mean"])
+def test_duplicates_do_not_empty_the_volume(photos: Path, select: str) -> None:
+    """A class with a copied file is measured, wherever it ranks, and the copy is counted."""
     (photos / "class0" / "copy.jpg").write_bytes(jpeg(0))
-    found = planned(photos, budget="1MB")
+    found = planned(photos, budget="1MB", select=select)
     assert all(c.duplicates == 1 and not c.excluded for c in found.candidates)
     assert found.chosen.quantity == 24
 

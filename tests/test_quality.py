@@ -69,6 +69,13 @@ def test_equal_rows_have_no_volume() -> None:
     assert log_volume(features) == -math.inf
 
 
+def test_rows_that_rounding_cannot_tell_apart_have_no_volume() -> None:
+    """At an angle a: the smaller eigenvalue is 1 - cos a, about a^2 / 2, and 1e-10 is the bound."""
+    for angle, logs in ((1e-6, -math.inf), (1e-4, math.log(1e-4))):
+        features = torch.tensor([[1.0, 0.0], [1.0, angle]], dtype=torch.double)
+        assert log_volume(features) == pytest.approx(logs, abs=1e-3)
+
+
 def test_more_rows_than_dimensions_is_an_error_that_names_the_fix() -> None:
     """Every such volume is zero."""
     with pytest.raises(
