@@ -22,6 +22,7 @@ from mrdc.clock import Clock
 from mrdc.codec import CODECS
 from mrdc.data.images import ImageSet
 from mrdc.data.protocol import Stream
+from mrdc.embedding import embed
 from mrdc.exemplars import Exemplars
 from mrdc.feed import Companions, Examples, Feed, Places, Resident, chosen, in_batches, open_feed
 from mrdc.image import Photo, Pixels, decode
@@ -31,6 +32,7 @@ from mrdc.loading import grouped
 from mrdc.loop import Loss, Step, Stop, fit
 from mrdc.memory import ReplayMemory
 from mrdc.methods.base import Lesson
+from mrdc.selection import herding
 from mrdc.settings import MemorySettings, RunSettings, TrainSettings
 from mrdc.views import centre_crop, tensor
 from tests.conftest import CHEAP, jpeg
@@ -699,6 +701,38 @@ def test_given_pixels_are_stored_instead(quality: str, phase: int) -> None:
     older = {key: value for key, value in before.items() if key[0] < label - 1}
     assert {key: value for key, value in after.items() if key not in instead} == older
     assert other.memory.nbytes <= other.memory.budget_bytes
+
+
+def test_a_budget_that_does_not_grow_is_shared_with_older_classes() -> None:
+    """10 originals: all for the first two classes, half of them for the next two."""
+    chosen = run_settings(accounting="file")
+    chosen = replace(chosen, memory=replace(chosen.memory, budget="10 originals"))
+    made = Exemplars(chosen, stream(), lambda ids, ranking, label: ranking)
+    for phase, room in enumerate((10, 5)):
+        seen = made.preview(phase, CHEAP, Clock())
+        made.store(phase, CHEAP, Clock())
+        assert abs(made.candidates[0].quantity - room) <= 1
+        assert abs(len(seen) - room) <= 1
+
+
+@pytest.mark.parametrize("pairing", ["paired", "independent"])
+def test_ranks_are_those_of_originals_or_of_compressed_images(pairing: str) -> None:
+    """As herding gives them, and the method turns them round; the best that fit are stored."""
+    chosen = run_settings(pairing=pairing, quality="10")
+    found = Exemplars(chosen, stream(2, 12), lambda ids, ranking, label: ranking[::-1])
+    found.store(0, CHEAP, Clock())
+    parted = False
+    for label in (0, 1):
+        photos = found.stream.train.photos[label]
+        coded = ReplayMemory("1MB", "jpeg", 10)
+        coded.add({0: photos})
+        files = [Photo(str(n), partial(coded.encoded, n)) for n in range(12)]
+        by_file, by_code = (herding(embed(of, CHEAP)[0], 12)[::-1] for of in (photos, files))
+        parted |= by_file.tolist() != by_code.tolist()
+        held = found.memory.sources(label)
+        ranks = by_file if pairing == "paired" else by_code
+        assert len(held) > 1 and held == [photos[n].id for n in ranks[: len(held)]]
+    assert parted  # else there would be nothing to tell
 
 
 @pytest.mark.parametrize("quality", ["90", "original"])
