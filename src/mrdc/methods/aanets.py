@@ -5,7 +5,8 @@ the first phase left them and are only scaled, and a plastic one. They are mixed
 every stage; the four mixing weights are learned on a balanced set, after every epoch
 of the network's own training, in batches as large as its (published: 50, which at the
 published rate changes nothing but the time). The published code for LUCIR never clears
-the gradients of those weights; here they are cleared.
+the gradients of those weights; here they are cleared. That for PODNet begins the second
+phase with a scale of 1; here the learned one is kept.
 """
 
 from dataclasses import dataclass, replace

@@ -6,7 +6,8 @@ part of the answer that every image gets along the mean direction of the feature
 taken away (momentum effect).
 
 Unlike the published code, neighbours are found once a phase, on evaluation views, and
-are read without moving the batch norms (`neighbour_norm = train` moves them, as there).
+are read without moving the batch norms (`neighbour_norm = train` moves them, as there)
+and without the brightness jitter that PODNet's own images get.
 """
 
 import math
