@@ -18,9 +18,10 @@ from mrdc.feed import Examples, from_memory
 from mrdc.learner import Run
 from mrdc.methods.base import Lesson, balanced
 from mrdc.methods.bic import BiC, correct, fit_bias, interleave, set_aside, soft_cross_entropy
+from mrdc.nn.heads import Linear
 from mrdc.nn.net import Output
 from mrdc.settings import MemorySettings
-from tests.helpers import says, small_run
+from tests.helpers import examples, lesson, says, small_run, tiny
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -185,6 +186,46 @@ def test_validation_images_are_never_trained_on(monkeypatch: pytest.MonkeyPatch)
     counts = [Counter(labels.tolist()) for labels in fitted]  # from the second phase on
     assert [sorted(count) for count in counts] == [list(range(4)), list(range(6))]
     assert all(len(set(count.values())) == 1 for count in counts)
+
+
+def test_the_correction_is_of_the_newest_logits_on_validation_images_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of each class where one class has two, before the new ones are stored."""
+    aside = ({"0", "2"}, {"3"}, {"1"})
+    seen: list[tuple[int, str]] = []
+    fitted: list[tuple[Tensor, list[int], int, float]] = []
+    order: list[str] = []
+    net, features = tiny("plain", Linear), torch.randn(3, 16)
+    net.head.grow(3)
+
+    def look(part: Examples) -> Tensor:
+        seen.extend((y, photo.id) for y, photo in zip(part.labels, part.photos, strict=True))
+        return features[: len(part)]
+
+    def preview() -> Examples:
+        order.append("preview")
+        return examples([2, 2])
+
+    def fit(logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor:
+        fitted.append((logits, labels.tolist(), start, decay))
+        return torch.tensor([0.5, -1.0])
+
+    monkeypatch.setattr(mrdc.methods.bic, "set_aside", lambda *args: aside[args[-1]])
+    monkeypatch.setattr(mrdc.methods.bic, "fit_bias", fit)
+    now = lesson(
+        model=net, features=look, preview=preview, memory=examples([0, 0, 0, 1]),
+        images=ImageSet(("a", "b", "c"), ([], [], []), ([], [], [])),
+        store=lambda: order.append("store"),
+    )  # fmt: skip
+    method = BiC(decay=0.3)
+    method.end_phase(now)
+    assert seen == [(0, "0"), (1, "3"), (2, "1")]
+    ((logits, labels, start, decay),) = fitted
+    assert (labels, start, decay) == ([0, 1, 2], 2, 0.3)
+    assert torch.equal(logits, net.head.scores(features))
+    assert order == ["preview", "store"]
+    assert method.report() == {"beta": 0.5, "gamma": -1.0} and method.start_ == 2
 
 
 def test_the_teacher_is_corrected_from_the_second_increment_on(
