@@ -19,6 +19,7 @@ from mrdc.nn.heads import LSC, Split
 from mrdc.settings import TrainSettings
 from tests.helpers import (
     ROWS,
+    Says,
     after_a_phase,
     examples,
     lesson,
@@ -166,9 +167,10 @@ def test_the_papers_nca_is_not_always_above_the_official_one() -> None:
 
 
 def test_podnet_can_learn_by_three_losses() -> None:
-    """The margin counts in the paper's alone, there times the scale."""
+    """Scaled scores, all of them; the margin counts in the paper's alone, there times the scale."""
     logits, y, x = 3 * torch.randn(4, 5), torch.tensor([0, 1, 2, 4]), torch.empty(4)
-    net = says(logits)
+    net = says(logits / 2)
+    cast(Says, net).scale = 2.0
     cast(LSC, net.head).scale.data.fill_(2.0)
     losses = {nca: [PODNet(nca=nca, margin=m).loss(net, None, x, y).item() for m in (0.1, 0.9)]
               for nca in ("official", "paper", "ce")}  # fmt: skip
