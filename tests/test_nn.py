@@ -104,6 +104,19 @@ def test_nothing_stands_between_the_stages_of_pod() -> None:
         assert not torch.equal(stage(before.relu()), after)
 
 
+@pytest.mark.parametrize("variant", ["plain", "lucir", "pod"])
+@pytest.mark.parametrize("stem", ["7x7", "3x3"])
+def test_stem_and_first_blocks_end_in_a_relu(variant: Variant, stem: Stem) -> None:
+    """In all variants: it is the second block of a stage that may have none."""
+    network, seen = lived_in(ResNet(variant, 4, stem)), list[Tensor]()
+    for stage in network.stages:
+        assert isinstance(stage, nn.Sequential)
+        stage[0].register_forward_hook(lambda _, inputs, out: seen.extend((inputs[0], out)))
+    network(torch.randn(2, 3, 64, 64))
+    assert len(seen) == 8
+    assert all(out.min() == 0 for out in (seen[0], *seen[1::2]))
+
+
 @pytest.mark.parametrize(("variant", "weight"), [("plain", 1.0), ("lucir", 1.0), ("pod", 0.0)])
 def test_pod_blocks_start_as_their_shortcuts(variant: Variant, weight: float) -> None:
     """The last batch norm of every block starts at zero, and only there, and only in pod."""
@@ -222,6 +235,16 @@ def test_growing_moves_new_rows_to_the_old(kind: type[Split]) -> None:
     assert not head.old.requires_grad
     assert [name for name, p in head.named_parameters() if p.requires_grad] == ["new", "scale"]
     assert head.scale.item() == 1.0
+
+
+@pytest.mark.parametrize("kind", [SplitCosine, LSC])
+def test_growing_keeps_the_scale(kind: type[Split]) -> None:
+    """What was learned of it goes on into the next phase."""
+    head = kind(4)
+    head.grow(2)
+    head.scale.data.fill_(7.0)
+    head.grow(1)
+    assert head.scale.item() == 7.0 and head.scale.requires_grad
 
 
 def test_a_head_takes_the_rows_it_is_given() -> None:
