@@ -160,6 +160,14 @@ def test_epochs_and_seeds_differ_and_repeat(resident: Resident) -> None:
 
 
 @pytest.mark.parametrize("resident", PLACES)
+def test_images_are_shuffled_anew_every_epoch(resident: Resident) -> None:
+    """Classes come mixed: never in the order of the examples, nor twice in the same."""
+    feed = open_feed(plain([(9, 9)] * 20), 8, CPU, resident, threads=2)
+    orders = {tuple(everything(feed, epoch=epoch)[1].tolist()) for epoch in range(3)}
+    assert len(orders | {tuple(range(20))}) == 4
+
+
+@pytest.mark.parametrize("resident", PLACES)
 @pytest.mark.parametrize("threads", [1, 3, None])
 def test_threads_change_no_view(resident: Resident, threads: int | None) -> None:
     """However many decode."""
