@@ -17,8 +17,10 @@ from torch import Tensor
 import mrdc.learner
 import mrdc.methods.bic
 from mrdc.errors import TrainingError, UsageError
+from mrdc.feed import Examples, from_images
 from mrdc.keeping import Keeper, Partial
 from mrdc.learner import Run
+from mrdc.loop import Stop
 from mrdc.methods import METHODS
 from mrdc.methods.aanets import AANets
 from mrdc.methods.base import Method, balanced, imprint, names_first_phase
@@ -27,10 +29,11 @@ from mrdc.methods.icarl import ICaRL, binary_loss
 from mrdc.methods.lucir import LUCIR, less_forget, margin_ranking
 from mrdc.methods.lwf import LwF, distill
 from mrdc.methods.podnet import PODNet
-from mrdc.nn.heads import Linear, Split, SplitCosine
+from mrdc.nn.heads import LSC, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.prepare import architecture, make_method, method_settings, pick_device
 from mrdc.settings import RunSettings, TrainSettings
+from mrdc.views import centre_crop
 from tests.helpers import (
     Says,
     after_a_phase,
@@ -398,6 +401,95 @@ def test_the_published_finetuning_lowers_its_rate_once() -> None:
     assert (seen[0].milestones, seen[0].gamma) == ((0.5,), 0.1)
 
 
+@pytest.mark.parametrize(
+    ("method", "variant", "head", "where"),
+    [(LUCIR(balance="new"), "lucir", SplitCosine, [0, 1, 2]),
+     (PODNet(), "pod", LSC, [0, 0, 1, 1, 2, 2])],
+)  # fmt: skip
+def test_finetuning_minimises_the_whole_loss_on_all_classes(
+    method: Method, variant: Any, head: type[Split], where: list[int]
+) -> None:
+    """What is to be kept of the old network counts, too; of PODNet's new classes, what would be
+    stored.
+    """
+    net, teacher = after_a_phase(variant, head)
+    seen: list[tuple[Any, list[int]]] = []
+    note = lambda part, training, loss, **_: seen.append((loss, list(part.labels)))  # noqa: E731
+    memory = examples([0, 1, 2] if isinstance(method, LUCIR) else [0, 0, 1, 1])
+    now = lesson(
+        model=net, teacher=teacher, memory=memory, fit=note, preview=lambda: examples([2, 2]),
+    )  # fmt: skip
+    method.end_phase(now)
+    assert seen == [(now.loss, where)]
+
+
+# What a run gives to methods
+
+
+def test_a_phase_has_the_memory_and_the_network_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """New images and all that is held; the teacher answers as the network did, whole."""
+    x, before = torch.randint(0, 256, (4, 3, 8, 8)), list[Tensor]()
+    trained: list[list[tuple[int, str]]] = []
+
+    def look(self: Run, part: Examples, *_: Any, **__: Any) -> None:
+        trained.append([(y, p.id) for y, p in zip(part.labels, part.photos, strict=True)])
+        if before:
+            assert self.teacher is not None
+            torch.testing.assert_close(self.teacher(x).logits, before[-1], rtol=1e-3, atol=1e-3)
+        for weight in self.model.parameters():
+            weight.data.mul_(1.2)
+
+    monkeypatch.setattr(Run, "_fit", look)
+    run = small_run("lwf")
+    held: list[tuple[int, str]] = []
+    for phase in range(3):
+        run.learn(phase)
+        labels = run.stream.phases[phase]
+        fresh = [(y, p.id) for y in labels for p in run.stream.train.photos[y]]
+        assert trained[-1] == fresh + held
+        assert run.exemplars is not None
+        memory = run.exemplars.memory
+        held = [(y, name) for y in memory.labels for name in memory.sources(y)]
+        with torch.inference_mode():
+            before.append(run.model(x).logits.clone())
+    assert len(before) == 3 and before[-1].shape[1] == 6
+
+
+def test_a_run_is_judged_by_the_test_images_of_all_classes_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As evaluation sees them, in the order of their classes."""
+    monkeypatch.setattr(Run, "_fit", lambda *_, **__: None)
+    run = small_run("finetune")
+    for phase in range(2):
+        run.learn(phase)
+    images, labels = (torch.cat(parts) for parts in zip(*run.views, strict=True))
+    test = from_images(run.stream.test.pick(range(4)))
+    assert labels.tolist() == list(test.labels)
+    expected = [centre_crop(test[n][0], 8) for n in range(len(test))]
+    assert torch.equal(images, torch.stack(expected))
+
+
+@pytest.mark.parametrize(("method", "clamp"), [("podnet", 5.0), ("lucir", None)])
+def test_gradients_are_clamped_for_podnet(
+    method: str, clamp: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To [-5, 5], in every stage; for nobody else."""
+    seen: list[float | None] = []
+
+    def note(*_: Any, clamp: float | None, **__: Any) -> Stop:
+        seen.append(clamp)
+        return Stop(0, [])
+
+    monkeypatch.setattr(mrdc.learner, "fit", note)
+    run = small_run(method)
+    for phase in range(2):
+        run.learn(phase)
+    assert seen == [clamp] * (3 if method == "podnet" else 2)
+
+
 # The two ends
 
 
@@ -471,6 +563,24 @@ def test_companions_are_compiled_for_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 # Settings
+
+
+@pytest.mark.parametrize(
+    ("method", "published"),
+    [
+        ("lwf", {"temperature": 2.0, "weight": 0.25}),
+        ("icarl", {"temperature": 2.0, "weight": 0.25, "objective": "kd"}),
+        ("bic", {"temperature": 2.0, "decay": 0.1}),
+        ("lucir", {"base": 10.0, "margin": 0.5, "rivals": 2, "balance": "none",
+                   "balance_epochs": 20, "balance_lr": 0.01}),
+        ("podnet", {"nca": "official", "margin": 0.6, "spatial": 8.0, "flat": 10.0,
+                    "finetune_epochs": 20, "finetune_lr": 0.01, "finetune_norm": "train"}),
+    ],
+)  # fmt: skip
+def test_settings_are_those_published(method: str, published: dict[str, Any]) -> None:
+    """All that a method has, unless told otherwise; around LUCIR, DDE keeps half as much."""
+    assert method_settings(METHODS[method]()) == published
+    assert method_settings(METHODS["lucir-dde"]())["base"] == 5.0
 
 
 def test_settings_of_a_method_are_read_as_their_fields_are() -> None:
