@@ -31,6 +31,7 @@ from mrdc.experiment.presets import (
 )
 from mrdc.experiment.run import check
 from mrdc.methods import METHODS
+from mrdc.prepare import make_method, method_settings
 from mrdc.progress import Progress
 from mrdc.settings import MemorySettings, TrainSettings
 from tests.conftest import jpeg
@@ -238,7 +239,7 @@ def test_training_as_specified(
     assert (train.lr, train.weight_decay, train.batch_size) == (lr, decay, batch)
     assert (train.epochs, train.momentum, train.schedule) == (90, 0.9, schedule)
     assert tuple(round(part * 90) for part in train.milestones) == milestones
-    assert (train.brightness > 0) is (schedule == "cosine")
+    assert train.brightness == (63 / 255 if schedule == "cosine" else 0)
 
 
 def test_only_lucir_mrdc_on_all_of_imagenet_is_balanced() -> None:
@@ -246,6 +247,30 @@ def test_only_lucir_mrdc_on_all_of_imagenet_is_balanced() -> None:
     balanced = {name for name in ALL if "balance=new" in preset(name).settings.options}
     assert balanced == {"full-5-lucir-mrdc", "full-10-lucir-mrdc"}
     assert preset("full-5-lucir-mrdc").settings.options == ("balance=new",)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("lucir-dde", ("balance=all", "base=10", "neighbours=1")),
+        ("podnet-dde", ("neighbours=1",)),
+        ("lucir-aanets", ()),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", "-mrdc"])
+def test_settings_for_a_thousand_classes(
+    method: str, options: tuple[str, ...], suffix: str
+) -> None:
+    """DDE's neighbours, weight and finetuning (section 15.1), on all of ImageNet alone."""
+    assert preset(f"full-5-{method}{suffix}").settings.options == options
+    assert preset(f"sub-5-{method}{suffix}").settings.options == ()
+
+
+@pytest.mark.parametrize("method", ["lucir", "lucir-aanets", "lucir-dde", "mnemonics"])
+def test_textures_are_small_images(method: str) -> None:
+    """For which LUCIR's lambda is half as large."""
+    for name in (f"textures-{method}", f"textures-{method}-mrdc"):
+        assert method_settings(make_method(preset(name).settings))["base"] == 5.0
 
 
 @pytest.mark.parametrize("name", ["cub-6-lucir", "sub-5-lucyr", "textures-", "full"])
