@@ -180,7 +180,10 @@ def test_gradients_come_back_after_an_error() -> None:
 
 @pytest.mark.parametrize("norm", ["train", "eval"])
 def test_batch_norms_have_a_mode_of_their_own(norm: str) -> None:
-    """In "eval" their statistics stay, in "train" they move; other modules train either way."""
+    """In "eval" their statistics stay, in "train" they move; other modules train either way.
+
+    What is done between two epochs does not change that.
+    """
     model, seen = Small(), []
     before = state(model)
 
@@ -188,8 +191,11 @@ def test_batch_norms_have_a_mode_of_their_own(norm: str) -> None:
         seen.append((model.training, model.drop.training, model.norm.training))
         return cross_entropy(model)(x, y)
 
-    fit(model, loss, greys(), PLAIN, seed=0, norm=norm)  # type: ignore[arg-type]
-    assert set(seen) == {(True, True, norm == "train")}
+    def look(epoch: Epoch, stop: Stop) -> None:
+        model.eval()  # as whoever measures something between two epochs
+
+    fit(model, loss, greys(), PLAIN, seed=0, norm=norm, on_epoch=look)  # type: ignore[arg-type]
+    assert len(seen) > 1 and set(seen) == {(True, True, norm == "train")}
     for name in ("running_mean", "running_var", "num_batches_tracked"):
         moved = bool((model.norm.state_dict()[name] != before[f"norm.{name}"]).any())
         assert moved == (norm == "train")

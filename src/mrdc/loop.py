@@ -111,20 +111,20 @@ def fit(
     stop = resume or Stop(0, [])
     if stop.momentum:
         step.set_momentum(stop.momentum)
-    with modes(model, norm), without_gradients(others):
-        for number in range(stop.epoch, training.epochs if until is None else until):
-            start = time.perf_counter()
-            step.set_rate(rate(number) if rate else learning_rate(training, number))
-            total = torch.zeros((), device=trained[0].device)
-            brightness = np.random.default_rng((seed, number, 1))
+    for number in range(stop.epoch, training.epochs if until is None else until):
+        start = time.perf_counter()
+        step.set_rate(rate(number) if rate else learning_rate(training, number))
+        total = torch.zeros((), device=trained[0].device)
+        brightness = np.random.default_rng((seed, number, 1))
+        with modes(model, norm), without_gradients(others):
             for images, labels, *more in feed.epoch(training.batch_size, seed, number):
                 if training.brightness:
                     images = jitter(images, training.brightness, brightness)
                 total += step(images, labels, *more) * len(labels)
-            mean = float(total) / len(feed)  # the one wait for the device
-            epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
-            stop = Stop(number + 1, step.momentum())
-            on_epoch(epoch, stop)
+        mean = float(total) / len(feed)  # the one wait for the device
+        epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
+        stop = Stop(number + 1, step.momentum())
+        on_epoch(epoch, stop)
     return stop
 
 
