@@ -271,7 +271,7 @@ def test_weights_of_a_backbone_freeze_its_norms_and_first_stage(tmp_path: Any) -
 @pytest.mark.parametrize("name", ["r18", "lite0"])
 def test_regions_are_pooled_alike_whatever_was_seen_first(name: Detector) -> None:
     """Torchvision guesses the strides from the first images, wrongly where much is padded."""
-    model = build_detector(name, 2, short=40, long=64, pretrained=False).eval()
+    model = build_detector(name, 2, short=40, long=64).eval()
     pool = model.roi_heads.box_roi_pool
     before = list(pool.scales)
     maps = model.backbone(torch.rand(1, 3, 64, 64))

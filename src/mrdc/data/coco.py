@@ -6,7 +6,7 @@ Everything the json says is checked when it is opened, the images' sizes by `che
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeGuard
 
@@ -91,12 +91,13 @@ def _unlabelled(folder: Path) -> list[Photo]:
 # One json
 
 
-def read_scenes(file: Path, folders: Sequence[Path] | None = None, missing: bool = False) -> Scenes:
+def read_scenes(file: Path, missing: bool = False) -> Scenes:
     """Read a COCO json.
 
+    Images are looked for in images/ beside it, beside it, and for instances_NAME.json in the
+    folder NAME beside its folder.
+
     Args:
-        folders: where its images are looked for, in this order; by default in images/ beside it,
-            beside it, and for instances_NAME.json in the folder NAME beside its folder.
         missing: whether images may be missing, which is then told when they are read.
 
     Raises:
@@ -104,7 +105,7 @@ def read_scenes(file: Path, folders: Sequence[Path] | None = None, missing: bool
     """
     data = _parse(file)
     categories = _categories(file, data["categories"])
-    places = [str(folder) for folder in (image_folders(file) if folders is None else folders)]
+    places = [str(folder) for folder in image_folders(file)]
     images = _images(file, data["images"], places, missing)
     labels = {number: label for label, number in enumerate(categories)}
     rows = _rows(file, data["annotations"], images, labels)

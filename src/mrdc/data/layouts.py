@@ -45,7 +45,7 @@ def find_layout(root: Path) -> Layout | None:
 
 
 def image_folders(file: Path) -> list[Path]:
-    """Where the images of a json may be, when nobody says."""
+    """Where the images of a json may be."""
     folders = [file.parent / "images", file.parent]
     part = PART.fullmatch(file.stem)
     beside = _child(file.absolute().parent.parent, part[1]) if part else None

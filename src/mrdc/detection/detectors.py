@@ -132,9 +132,9 @@ class LiteBackbone(nn.Module):
 
     out_channels = WIDTH
 
-    def __init__(self, pretrained: bool):
+    def __init__(self) -> None:
         super().__init__()
-        self.body = LiteBody(lite0() if pretrained else Lite0())
+        self.body = LiteBody(lite0())
         self.body.stem.requires_grad_(False)
         for place, block in enumerate(self.body.blocks):
             block.requires_grad_(place > min(self.body.names))  # as the first stage of a ResNet
@@ -154,7 +154,6 @@ def build_detector(
     long: int,
     gamma: float = 0.0,
     weights: Path | None = None,
-    pretrained: bool = True,
 ) -> FasterRCNN:
     """A detector of so many classes, with background as class 0.
 
@@ -162,7 +161,6 @@ def build_detector(
         short: side that images are scaled to, unless the long one would be over `long`.
         gamma: of the focal loss in the second stage.
         weights: of a ResNet, trained on ImageNet.
-        pretrained: load the weights of lite0; not needed where others follow.
 
     Raises:
         UsageError: weights that are none of this network.
@@ -170,7 +168,7 @@ def build_detector(
     if name == "lite0":
         if weights is not None:
             raise UsageError("--weights goes with --detector r50 or r18; lite0 has its own")
-        parts = _light(classes, short) | {"backbone": LiteBackbone(pretrained)}
+        parts = _light(classes, short) | {"backbone": LiteBackbone()}
     else:
         backbone = _resnet(RESNETS[name], weights)
         parts = {"backbone": backbone, "num_classes": classes + 1, "rpn_post_nms_top_n_train": 1000}
