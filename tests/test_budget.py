@@ -61,6 +61,12 @@ def test_a_part_of_a_byte_budget_prints() -> None:
     assert str(Budget(1500.5, "bytes")) == "1500B"
 
 
+@pytest.mark.parametrize("text", ["1234567 originals", "2.5/class", "1500kB", "123456789B"])
+def test_a_budget_is_told_as_it_can_be_given(text: str) -> None:
+    """Every digit of it."""
+    assert str(parse_budget(text, original_bytes=1000)) == text
+
+
 def test_originals_need_their_size() -> None:
     """Without data there is no mean original."""
     with pytest.raises(UsageError, match="needs original_bytes"):

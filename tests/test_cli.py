@@ -14,6 +14,7 @@ from PIL import Image
 
 from mrdc.cli import main
 from mrdc.memory import ReplayMemory
+from mrdc.show.words import count, span
 from tests.conftest import jpeg
 from tests.processes import until
 
@@ -93,6 +94,13 @@ def test_info_audit_and_list_print_json(memory: Path, capsys: pytest.CaptureFixt
     names = said(capsys, "list")
     assert set(names) == {"methods", "codecs", "selectors", "datasets", "presets", "studies"}
     assert "jpeg" in names["codecs"]
+
+
+def test_numbers_are_told_in_full() -> None:
+    """And ranges of one number as that number."""
+    assert count(11_435.7, "original") == "11,435.7 originals"
+    assert count(1, "class") == "1 class" and count(2000, "box") == "2,000 boxes"
+    assert span(8, 1000) == "8 to 1,000" and span(10, 10) == "10"
 
 
 @pytest.mark.parametrize("command", ["info", "audit"])

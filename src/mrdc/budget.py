@@ -39,7 +39,7 @@ class Budget:
             whole = [name for name, size in UNITS.items() if int(self.amount) % size == 0]
             unit = max(whole, key=lambda name: UNITS[name])
             return f"{int(self.amount) // UNITS[unit]}{unit}"
-        return f"{self.amount:g}" + (f"/{self.unit}" if self.grows else " originals")
+        return f"{self.amount:.15g}" + (f"/{self.unit}" if self.grows else " originals")
 
     @property
     def grows(self) -> bool:

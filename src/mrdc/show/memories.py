@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from mrdc.budget import Budget
-from mrdc.show.words import MORE, clean, count, ratio, remarks, size, some, table
+from mrdc.show.words import MORE, clean, count, ratio, remarks, size, some, span, table
 from mrdc.store import MemoryFile
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def packed(console: Console, result: "Packed") -> None:
     setting = "" if about["quality"] is None else f" {about['quality']}"
     console.print(
         f"Wrote {clean(about['path'])}: {about['items']:,} of {count(about['images'], 'image')}, "
-        f"{count(about['classes'], 'class')} ({counts['fewest']} to {counts['most']} each), as "
+        f"{count(about['classes'], 'class')} ({span(counts['fewest'], counts['most'])} each), as "
         f"{about['codec']}{setting}; {size(about['payload_bytes'])} of images, "
         f"{size(about['file_bytes'])} of file"
     )
@@ -143,7 +143,7 @@ def info(console: Console, found: dict[str, Any]) -> None:
     of = "" if classes else f" of {count(len(counts), 'class')}"  # scenes: listed below by phase
     rows.add_row("images", f"{found['items']:,}{of}")
     if counts and not classes:
-        rows.add_row("per class", f"{min(counts)} to {max(counts)}")
+        rows.add_row("per class", span(min(counts), max(counts)))
     if classes:
         shown = clean(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
         rows.add_row("boxes", f"{found['boxes']:,} of {count(len(classes), 'class')} ({shown})")
@@ -162,7 +162,8 @@ def info(console: Console, found: dict[str, Any]) -> None:
         items = count(entry["items"], "image")
         console.print(f"  {entry['label']}  {clean(entry['name'])}  {items}")
     if len(counts) > MORE:
-        console.print(f"  and {len(counts) - MORE:,} more classes (--json lists them)")
+        more = count(len(counts) - MORE, "more class")
+        console.print(f"  and {more} (--json lists them)")
     double = sum(entry["duplicates"] for entry in found["classes"])
     if double:
         console.print(f"{count(double, 'exact duplicate')} stored once")

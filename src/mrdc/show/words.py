@@ -46,7 +46,12 @@ def printable(text: str) -> str:
 def count(number: float, what: str) -> str:
     """1 class, 2 classes."""
     plural = what if number == 1 else what + ("es" if what.endswith(("s", "x")) else "s")
-    return f"{number:,.4g} {plural}" if number != int(number) else f"{int(number):,} {plural}"
+    return f"{number:,.1f} {plural}" if number != int(number) else f"{int(number):,} {plural}"
+
+
+def span(fewest: int, most: int) -> str:
+    """8 to 10, or 10 where both are."""
+    return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 
 def some(entries: list[str]) -> str:
