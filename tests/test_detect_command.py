@@ -15,6 +15,7 @@ from mrdc.codec import CODECS
 from mrdc.experiment.detect import check_detect
 from mrdc.experiment.presets import SCENE_PRESETS, SCENE_RECIPES, SODA10M
 from mrdc.memory import ReplayMemory
+from mrdc.progress import Progress
 from mrdc.settings import DetectSettings
 from tests.conftest import jpeg
 from tests.scenes import tiny
@@ -259,3 +260,12 @@ def test_every_recipe_of_scenes_is_one() -> None:
         assert row.settings.memory.budget == "100/phase"
     assert SODA10M["unbiased-teacher-mrdc"] == 43.72
     assert SODA10M["pseudo-labels-finetune"] == 40.36
+
+
+def test_a_detector_counts_parts_of_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its steps are no epochs."""
+    progress = Progress(False)
+    for start, unit in (({"classes": 2}, "epoch"), ({}, "part")):
+        progress("phase_start", {"phase": 1, "train_images": 6, **start})
+        progress("resume", {"phase": 1, "epoch": 3})
+        assert capsys.readouterr().err.endswith(f"phase 1: goes on after {unit} 3\n")

@@ -25,6 +25,7 @@ class Progress:
         hidden = silent or self.plain
         self._bars = Bars(*columns, console=console, disable=hidden, transient=True)
         self._task: TaskID | None = None
+        self._unit = "epoch"
         self._last = time.monotonic()
 
     def __enter__(self) -> "Progress":
@@ -43,7 +44,7 @@ class Progress:
         elif kind == "phase_start":
             self._start(fields)
         elif kind == "resume":
-            self._say(f"phase {fields['phase']}: goes on after epoch {fields['epoch']}")
+            self._say(f"phase {fields['phase']}: goes on after {self._unit} {fields['epoch']}")
         elif kind == "epoch" and fields["stage"] is not None:
             self._epoch(fields)
         elif kind == "phase":
@@ -58,6 +59,7 @@ class Progress:
 
     def _start(self, fields: dict[str, Any]) -> None:
         self._last = time.monotonic()
+        self._unit = "epoch" if "classes" in fields else "part"  # a detector counts steps
         if self.plain:
             new = f"{count(fields['classes'], 'new class')}, " if "classes" in fields else ""
             images = f"{count(fields['train_images'], 'image')} to train on"
@@ -68,16 +70,17 @@ class Progress:
         self._task = self._bars.add_task(f"phase {fields['phase']}", total=None, info="")
 
     def _epoch(self, fields: dict[str, Any]) -> None:
+        at = f"{self._unit} {fields['epoch']}/{fields['epochs']}"
         info = f"loss {fields['loss']:.3f}, {fields['images_per_second']:,.0f} images/s"
         if not self.plain:
             assert self._task is not None
             stage = f" stage {fields['stage'] + 1}" if fields["stage"] else ""
-            name = f"phase {fields['phase']}{stage}, epoch {fields['epoch']}/{fields['epochs']}"
+            name = f"phase {fields['phase']}{stage}, {at}"
             done, total = fields["epoch"], fields["epochs"]
             self._bars.update(self._task, description=name, completed=done, total=total, info=info)
         elif time.monotonic() - self._last > LINE_SECONDS:
             self._last = time.monotonic()
-            self._say(f"  epoch {fields['epoch']}/{fields['epochs']}: {info}")
+            self._say(f"  {at}: {info}")
 
     def _say(self, line: str) -> None:
         if self.plain:

@@ -289,7 +289,7 @@ class SceneRun:
     def _told(self, epoch: Epoch) -> None:
         if not math.isfinite(epoch.loss):
             raise TrainingError(
-                f"the loss is {epoch.loss} in phase {self.phase}, chunk {epoch.number + 1}: "
+                f"the loss is {epoch.loss} in phase {self.phase}, part {epoch.number + 1}: "
                 f"lower --train.lr (now {self.settings.train.lr:g}), in another --out"
             )
         self.trained += epoch.images
