@@ -120,6 +120,12 @@ def test_means_and_sample_deviations_by_hand() -> None:
     assert second["average_incremental_accuracy"] == 20
 
 
+def test_qualities_of_every_phase_are_told_in_words() -> None:
+    """Where the quality is chosen anew after each."""
+    found = [result(50, 40, -3, 10, quality=[75, None, 50])]
+    assert table([cell(seed="0")], found)[0]["quality"] == ["75/original/50"]
+
+
 def test_detectors_have_their_own_scores(capsys: pytest.CaptureFixture[str]) -> None:
     """Not accuracy, and not percent of images."""
     found = [result(5, 4, -1, 3, ap=[3.0, 4.0], ap50=[8.0, 9.0], ap75=[1.0, n]) for n in (2, 3)]

@@ -179,13 +179,19 @@ def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[
                 "accuracy": list(map(mean, zip(*(run["accuracy"] for run in runs), strict=True))),
                 "last_accuracy": mean(run["accuracy"][-1] for run in runs),
                 "average_forgetting": mean(run["average_forgetting"] for run in runs),
-                "quality": sorted({str(run["quality"] or "original") for run in runs}),
+                "quality": sorted({quality_name(run["quality"]) for run in runs}),
                 "items": mean(run["memory"]["items"] for run in runs),
                 "seconds": mean(run["seconds"] for run in runs),
                 **found,
             }
         )
     return rows
+
+
+def quality_name(chosen: int | list[int | None] | None) -> str:
+    """75, original, or 75/original/50 where it was chosen anew after every phase."""
+    each = chosen if isinstance(chosen, list) else [chosen]
+    return "/".join(str(quality or "original") for quality in each)
 
 
 def deviation(values: Sequence[float]) -> float | None:
