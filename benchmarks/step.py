@@ -1,5 +1,6 @@
 """Images a second in training: the bare network, with a teacher, plain and as a CUDA graph."""
 
+import sys
 import time
 from collections.abc import Iterator
 
@@ -54,6 +55,8 @@ def rate(name: str, batch: int, teacher: bool, captures: bool, compiled: bool) -
 
 
 def main() -> None:
+    if not torch.cuda.is_available():
+        sys.exit("step.py measures a GPU: there is no CUDA device here")
     torch.backends.cudnn.benchmark = True
     for batch in (128, 512):
         for name, teacher in (("finetune", False), ("lucir", True)):
