@@ -95,6 +95,8 @@ class Sweep(RunSettings):
     `recipe` goes through recipes; any flag of `run` can be an axis, such as data=A,B for --data.
     """
 
+    out: Path | None = None
+    """Folder of all runs; by default runs/sweep-NAME."""
     grid: tuple[str, ...] = ()
     """Axes: setting=value,value,..."""
     jobs: int | None = None
@@ -106,6 +108,8 @@ class Sweep(RunSettings):
 class DetectSweep(DetectSettings):
     """A grid of detectors' runs, with means over seeds; goes on where it stopped."""
 
+    out: Path | None = None
+    """Folder of all runs; by default runs/sweep-NAME."""
     grid: tuple[str, ...] = ()
     """Axes: setting=value,value,..."""
     jobs: int | None = None
