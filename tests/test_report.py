@@ -116,6 +116,9 @@ def test_unfinished_runs_stand_apart(tmp_path: Path) -> None:
     going = made(tmp_path / "going", (90.0,), done=False, seed=1)
     labels = [group.label for group in grouped(find_runs([done, going]))]
     assert labels[1] == f"{labels[0]}, unfinished after 1"
+    other = made(tmp_path / "other", (90.0,), done=False, options=["margin=1"])
+    labels = [group.label for group in grouped(find_runs([done, other]))]
+    assert labels[1] == f"{labels[0]}, options margin=1, unfinished after 1"
 
 
 def test_many_lines_take_several_figures(tmp_path: Path) -> None:

@@ -127,17 +127,17 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     phases = len({run.settings.get("phases") for run in runs}) > 1
 
     def label(run: Run) -> str:
-        so_far = "" if run.result else f", unfinished after {len(run.phases)}"
-        of = f", {run.settings.get('phases')} phases" if phases else ""
-        return run.label(budgets) + of + so_far
+        return run.label(budgets) + (f", {run.settings.get('phases')} phases" if phases else "")
 
     alike: dict[str, list[Run]] = {}
     for first, *_ in groups:
         alike.setdefault(label(first), []).append(first)
-    return [
-        Group(label(members[0]) + difference(members[0], alike[label(members[0])]), members)
-        for members in groups
-    ]
+
+    def whole(run: Run) -> str:
+        so_far = "" if run.result else f", unfinished after {len(run.phases)}"
+        return label(run) + difference(run, alike[label(run)]) + so_far
+
+    return [Group(whole(members[0]), members) for members in groups]
 
 
 def difference(run: Run, others: Sequence[Run]) -> str:
