@@ -286,11 +286,12 @@ def test_either_pairing_against_a_slow_reference(
     assert found.log_volume_ratio == pytest.approx(np.mean(logs), abs=1e-4)
 
 
+@pytest.mark.parametrize("pairing", ["paired", "independent"])
 @pytest.mark.parametrize("select", ["herding", "nearest_mean"])
-def test_duplicates_do_not_empty_the_volume(photos: Path, select: str) -> None:
+def test_duplicates_do_not_empty_the_volume(photos: Path, select: str, pairing: str) -> None:
     """A class with a copied file is measured, wherever it ranks, and the copy is counted."""
     (photos / "class0" / "copy.jpg").write_bytes(jpeg(0))
-    found = planned(photos, budget="1MB", select=select)
+    found = planned(photos, budget="1MB", select=select, pairing=pairing)
     assert all(c.duplicates == 1 and not c.excluded for c in found.candidates)
     assert found.chosen.quantity == 24
 

@@ -204,8 +204,8 @@ def measure(
         return Measured(codec.name, quality, 0, 0, math.nan, {}, verdict=verdict), whole.order
     ratio = PhaseRatio(0.0, {}, {})  # exact where no pixel changes
     if not lossless and (settings.exact or memory.kept_sources() < len(memory)):
-        paired = settings.pairing == "paired"
-        originals = _places(seen, memory) if paired else dict(enumerate(rankings))
+        everything = whole.memory if settings.pairing == "independent" else None
+        originals = _places(seen, everything or memory)  # best first, and no copies
         pairs = {}
         for label, rows in embed_memory(seen, memory).items():
             original = seen.features[label][originals[label][: len(rows)]]
