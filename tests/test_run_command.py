@@ -337,6 +337,21 @@ def test_without_a_terminal_progress_is_plain_lines(photos: Path, tmp_path: Path
     assert out.endswith("Ignored, not images (1):\n  class0/notes.txt\n")
 
 
+def test_checking_many_images_shows_that_it_moves(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before the first phase; a set of millions takes minutes."""
+    monkeypatch.setattr("mrdc.progress.LINE_SECONDS", -1)
+    monkeypatch.setattr("mrdc.experiment.run.run_phases", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("run", "lwf", "--data", photos, *SHORT, "--out", tmp_path / "run")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"checked {n} of 24 images" for n in range(1, 25)]
+
+
 def test_test_images_that_are_training_images_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,8 @@ class Progress:
             return
         if kind == "start" and fields["in_training"]:
             self._say(f"warning: {learned(fields['in_training'])}")
+        elif kind == "check":
+            self._check(fields["images"], fields["of"])
         elif kind == "phase_start":
             self._start(fields)
         elif kind == "resume":
@@ -56,6 +58,15 @@ class Progress:
             self._say(f"phase {fields['phase']}: {score}, {held} held, {fields['seconds']:.1f} s")
             if "warning" in fields.get("report", {}):
                 self._say(f"warning: {fields['report']['warning']}")
+
+    def _check(self, done: int, total: int) -> None:
+        if not self.plain:
+            if self._task is None:
+                self._task = self._bars.add_task("checking images", total=total, info="")
+            self._bars.update(self._task, completed=done)
+        elif time.monotonic() - self._last > LINE_SECONDS:
+            self._last = time.monotonic()
+            self._say(f"checked {done:,} of {count(total, 'image')}")
 
     def _start(self, fields: dict[str, Any]) -> None:
         self._last = time.monotonic()

@@ -252,8 +252,16 @@ def readable(seen: Survey) -> list[int]:
     return good
 
 
-def check_photos(train: Sequence[Photo], test: Sequence[Photo], threads: int | None) -> list[str]:
+def check_photos(
+    train: Sequence[Photo],
+    test: Sequence[Photo],
+    threads: int | None,
+    listener: Callable[[str, dict[str, Any]], None] = lambda kind, fields: None,
+) -> list[str]:
     """Refuse photos that cannot be read, before work that would stop at the first of them.
+
+    Args:
+        listener: told after every photo how many are checked.
 
     Returns:
         Test photos that are training photos, too, byte for byte.
@@ -263,8 +271,11 @@ def check_photos(train: Sequence[Photo], test: Sequence[Photo], threads: int | N
     """
     sides = (("training", train), ("test", test))  # may have files of one name
     photos = [p._replace(id=f"{side} image {p.id}") for side, of in sides for p in of]
+    found = []
     with workers(threads) as pool:
-        found = [result for _, result in ordered(pool, look, photos)]
+        for _, result in ordered(pool, look, photos):
+            found.append(result)
+            listener("check", {"images": len(found), "of": len(photos)})
     errors = [str(result) for result in found if isinstance(result, ImageError)]
     if errors:
         more = [f"and {len(errors) - NAMED:,} more"] if len(errors) > NAMED else []

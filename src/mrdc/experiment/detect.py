@@ -56,7 +56,8 @@ def detect(
         if stream.truth is None:  # a pool of its own; else they are among those above
             check_strips(drawn, shown_sides(drawn, settings.threads), settings.long)
         known = stream.seen(settings.phases - 1).photos
-        in_training = check_photos([*known, *drawn], stream.test.photos, settings.threads)
+        sides = ([*known, *drawn], stream.test.photos)
+        in_training = check_photos(*sides, settings.threads, listener)
         if settings.weights is not None:
             build_detector(
                 settings.detector, 1, short=settings.short, long=settings.long,

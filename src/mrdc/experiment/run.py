@@ -55,7 +55,8 @@ def run(
             charge = charged_bytes(settings, method)
             with suppress(ImageError):  # told of below, with all others
                 Exemplars(settings, stream, method.arrange, charge).check()
-        return check_photos(stream.train.all_photos, stream.test.all_photos, settings.threads)
+        sides = (stream.train.all_photos, stream.test.all_photos)
+        return check_photos(*sides, settings.threads, listener)
 
     def work(keeper: RunFolder) -> dict[str, Any]:
         phases = run_phases(settings, stream, keeper)
