@@ -190,10 +190,8 @@ def _commit() -> str | None:
     return found.stdout.strip() or None
 
 
-def both(first: Listener, second: Listener | None) -> Listener:
+def both(first: Listener, second: Listener) -> Listener:
     """Tell both."""
-    if second is None:
-        return first
 
     def tell(kind: str, fields: dict[str, Any]) -> None:
         first(kind, fields)
@@ -202,7 +200,7 @@ def both(first: Listener, second: Listener | None) -> Listener:
     return tell
 
 
-def tensorboard(path: Path) -> Callable[[str, dict[str, Any]], None]:
+def tensorboard(path: Path) -> Listener:
     """A listener that writes TensorBoard events."""
     from torch.utils.tensorboard import SummaryWriter
 
