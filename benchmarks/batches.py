@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from common import SEED, Times, compare, emit, in_processes, machine, options, race, sources
-from mrdc.memory import ReplayMemory
+from mrdc.memory.replay import ReplayMemory
 
 IMAGES, REPEATS, PROCESSES, QUALITY, BATCH, SIZE = 1024, 3, 5, 50, 64, 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -9,11 +9,11 @@ from typing import Any
 
 from common import as_jpeg, emit, machine, made_up
 from mrdc.data.images import ImageSet
-from mrdc.data.protocol import Stream
-from mrdc.experiment.presets import recipe
-from mrdc.image import Photo
-from mrdc.keeping import Keeper
-from mrdc.learner import run_phases
+from mrdc.data.photo import Photo
+from mrdc.data.stream import Stream
+from mrdc.experiments.presets import recipe
+from mrdc.training.classes import run_phases
+from mrdc.training.resume import Keeper
 
 BASES = {
     "lucir": ("lucir-aanets", "lucir-dde", "mnemonics", "tpcil"),

@@ -11,7 +11,7 @@ from PIL import Image
 
 from common import Times, compare, emit, in_processes, machine, options, race, sources
 from mrdc.codec import CODECS
-from mrdc.image import Pixels, decode
+from mrdc.codec.image import Pixels, decode
 
 IMAGES, REPEATS, PROCESSES, QUALITY = 400, 5, 7, 50
 

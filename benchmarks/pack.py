@@ -14,11 +14,11 @@ from pathlib import Path
 
 from common import as_jpeg, compare, emit, machine, made_up, options, race
 from mrdc.codec import CODECS
+from mrdc.codec.image import decode
 from mrdc.data import open_images
-from mrdc.image import decode
-from mrdc.memory import ReplayMemory
-from mrdc.packing import pack
-from mrdc.settings import PackSettings
+from mrdc.memory.replay import ReplayMemory
+from mrdc.planning.pack import pack
+from mrdc.planning.settings import PackSettings
 
 IMAGES, CLASSES, REPEATS, QUALITY, THREADS, BUDGET = 3000, 30, 7, 50, 2, "100GB"
 

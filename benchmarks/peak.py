@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from common import as_jpeg, emit, machine, options, sources
-from mrdc.image import Pixels, decode
+from mrdc.codec.image import Pixels, decode
 
 COUNTS, CLASSES, QUALITY, WIDTH, BASE = (1000, 20_000), 100, 50, 192, 200
 REPORT = """

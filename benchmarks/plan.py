@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common import emit, machine, options
 from mrdc import pack
-from mrdc.auditing import audit
+from mrdc.memory.audit import audit
 
 
 def main() -> None:

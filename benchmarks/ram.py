@@ -17,8 +17,9 @@ import numpy as np
 from torch import Tensor
 
 from common import emit, machine, options, sources
-from mrdc.image import Photo, Pixels, decode
-from mrdc.memory import ReplayMemory
+from mrdc.codec.image import Pixels, decode
+from mrdc.data.photo import Photo
+from mrdc.memory.replay import ReplayMemory
 
 QUALITY, PHASES, CLASSES, PER_CLASS, BASE = 50, 10, 10, 480, 400
 FOLDER = "{label:03d}.Black_and_white_Warbler"  # names as long as those of CUB

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from common import SEED, compare, emit, machine, options, race
-from mrdc.quality import SINGULAR, log_normaliser
-from mrdc.selection import herding
+from mrdc.planning.selection import herding
+from mrdc.planning.volume import SINGULAR, log_normaliser
 
 ROWS, COLUMNS, PICKS = 1300, 512, 200  # a class of ImageNet, features of a ResNet-18
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from common import emit, machine
-from mrdc.loop import Step
-from mrdc.prepare import architecture, make_method
-from mrdc.settings import RunSettings, TrainSettings
+from mrdc.training.fit import Step
+from mrdc.training.prepare import architecture, make_method
+from mrdc.training.settings import RunSettings, TrainSettings
 
 STEPS = 100
 CLASSES = (100, 20)

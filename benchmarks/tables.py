@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from mrdc.detection.learners import LEARNERS
-from mrdc.experiment.presets import COLUMNS, TABLE_1
+from mrdc.detection.methods import LEARNERS
+from mrdc.experiments.presets import COLUMNS, TABLE_1
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = RESULTS.parents[1] / "REPRODUCTION.md"

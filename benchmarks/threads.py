@@ -6,8 +6,8 @@ from statistics import median
 from torch import Tensor
 
 from common import emit, machine, options, race, sources
-from mrdc.embedding import Embedder, embed
-from mrdc.image import Photo
+from mrdc.data.photo import Photo
+from mrdc.nn.embed import Embedder, embed
 
 IMAGES, REPEATS, THREADS = 2000, 3, (1, 2, 4, 8, 16)
 

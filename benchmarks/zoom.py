@@ -12,11 +12,11 @@ import torch
 
 from common import emit, machine
 from mrdc.data import make_stream, open_splits
-from mrdc.embedding import exact
-from mrdc.feed import from_images
-from mrdc.loading import grouped
+from mrdc.data.crops import centre_crop
+from mrdc.data.examples import from_images
+from mrdc.data.loader import grouped
 from mrdc.nn.checkpoint import load_network
-from mrdc.views import centre_crop
+from mrdc.nn.embed import exact
 
 
 def main() -> None:

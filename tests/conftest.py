@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-import mrdc.prepare
+import mrdc.training.prepare
 from mrdc.codec import CODECS
-from mrdc.embedding import Embedder
-from mrdc.image import Pixels
+from mrdc.codec.image import Pixels
+from mrdc.nn.embed import Embedder
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 
@@ -82,5 +82,5 @@ def seeded() -> Iterator[None]:
 @pytest.fixture
 def quick(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Narrow networks of two channels, and still one thread: the embedder wants two."""
-    monkeypatch.setitem(mrdc.prepare.WIDTHS, "resnet18-narrow", 2)
+    monkeypatch.setitem(mrdc.training.prepare.WIDTHS, "resnet18-narrow", 2)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)

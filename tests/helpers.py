@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
+from mrdc.data.examples import Examples
 from mrdc.data.images import ImageSet
-from mrdc.data.protocol import Stream
-from mrdc.feed import Examples, open_feed
-from mrdc.image import Photo
-from mrdc.keeping import Keeper
-from mrdc.learner import Run
-from mrdc.loop import fit
+from mrdc.data.photo import Photo
+from mrdc.data.stream import Stream
 from mrdc.methods.base import Lesson
 from mrdc.nn.heads import LSC, Head, Split
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import ResNet, Variant
-from mrdc.settings import MemorySettings, RunSettings, TrainSettings
+from mrdc.training.classes import Run
+from mrdc.training.feed import open_feed
+from mrdc.training.fit import fit
+from mrdc.training.resume import Keeper
+from mrdc.training.settings import MemorySettings, RunSettings, TrainSettings
 from tests.conftest import jpeg, pixels
 
 

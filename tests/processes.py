@@ -12,21 +12,19 @@ from typing import IO, Any, Literal
 
 import torch
 
-from mrdc.auditing import audit
-from mrdc.cli import main
-from mrdc.experiment.folder import (
-    RESULTS,
-)
-from mrdc.keeping import Saved
-from mrdc.memory import ReplayMemory
+from mrdc.cli.main import main
+from mrdc.experiments.folder import RESULTS
+from mrdc.memory.audit import audit
+from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.checkpoint import Architecture, Checkpoint, read_checkpoint
+from mrdc.training.resume import Saved
 from tests.conftest import jpeg
 
 # Two threads that spin while they wait for each other crawl beside other processes
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(
-    ["pytest", "mrdc.cli", "mrdc.experiment.run", "torch._dynamo", "sklearn.cluster"]
+    ["pytest", "mrdc.cli.main", "mrdc.experiments.run", "torch._dynamo", "sklearn.cluster"]
 )
 
 SMALL = ["--stem", "7x7", "--size", "40", "--memory.candidates", "50", "25"]

@@ -13,11 +13,12 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.ops import MultiScaleRoIAlign
 
 from mrdc.codec import CODECS
+from mrdc.data.photo import Photo
 from mrdc.data.scenes import Boxes, Scenes, SceneSplits
 from mrdc.detection.detectors import FocalHeads
+from mrdc.detection.settings import DetectSettings, StepSettings
 from mrdc.detection.stream import SceneStream, make_scenes
-from mrdc.image import Photo
-from mrdc.settings import DetectSettings, MemorySettings, StepSettings
+from mrdc.training.settings import MemorySettings
 
 CPU = torch.device("cpu")
 

@@ -6,12 +6,8 @@ from pathlib import Path
 import mrdc
 
 ORDER = [
-    "errors", "registry", "threads", "image", "codec", "budget", "store", "filling", "shelf",
-    "views", "loading", "memory", "selection", "quality", "metrics", "clock", "data", "nn",
-    "embedding", "settings", "survey", "planning", "packing", "auditing", "exporting", "augment",
-    "feed", "loop", "methods", "prepare", "keeping", "exemplars", "evaluation", "learner",
-    "detection", "experiment", "show", "progress", "report", "commands", "cli", "__main__",
-    "child",
+    "_utils", "codec", "data", "memory", "nn", "planning", "training", "methods", "detection",
+    "experiments", "report", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(mrdc.__file__).parent
 

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrdc.feed import Examples, Resident, open_feed
-from mrdc.image import Photo, Pixels
-from mrdc.loop import Stop, fit
+from mrdc.codec.image import Pixels
+from mrdc.data.examples import Examples
+from mrdc.data.photo import Photo
 from mrdc.nn.branches import Branches
 from mrdc.nn.heads import Head, Split, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import ResNet
-from mrdc.settings import TrainSettings
+from mrdc.training.feed import Resident, open_feed
+from mrdc.training.fit import Stop, fit
+from mrdc.training.settings import TrainSettings
 
 CPU = torch.device("cpu")
 PLACES: list[Resident] = ["gpu", "ram", "stream"]

@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 __all__ = ["ReplayMemory", "pack", "plan"]
 
 if TYPE_CHECKING:
-    from mrdc.memory import ReplayMemory
-    from mrdc.packing import Packed
-    from mrdc.planning import Plan
+    from mrdc.memory.replay import ReplayMemory
+    from mrdc.planning.pack import Packed
+    from mrdc.planning.plan import Plan
 
 
 def plan(photos: str | os.PathLike[str], budget: str | int, **settings: Any) -> Plan:
@@ -27,8 +27,8 @@ def plan(photos: str | os.PathLike[str], budget: str | int, **settings: Any) -> 
 
     `embed` may also be a callable from uint8 images (n, 3, 224, 224) to features (n, d).
     """
-    from mrdc.planning import plan as run
-    from mrdc.settings import PlanSettings
+    from mrdc.planning.plan import plan as run
+    from mrdc.planning.settings import PlanSettings
 
     embedder, settings = _split(settings)
     return run(PlanSettings(Path(photos), str(budget), **settings), embedder=embedder)
@@ -41,8 +41,8 @@ def pack(
     **settings: Any,
 ) -> Packed:
     """Write a memory file for a folder and a budget; `settings` as in `PackSettings`."""
-    from mrdc.packing import pack as run
-    from mrdc.settings import PackSettings
+    from mrdc.planning.pack import pack as run
+    from mrdc.planning.settings import PackSettings
 
     embedder, settings = _split(settings)
     chosen = PackSettings(Path(photos), str(budget), output=Path(output), **settings)
@@ -51,7 +51,7 @@ def pack(
 
 def _split(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The embedder, if it is a callable, and the settings as the dataclass wants them."""
-    from mrdc.embedding import load_embedder
+    from mrdc.nn.embed import load_embedder
 
     embed: str | Callable[..., Any] = settings.get("embed", "lite0")
     embedder = None
@@ -69,7 +69,7 @@ def _split(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 def __getattr__(name: str) -> Any:
     """`ReplayMemory` imports torch, so it is fetched when first asked for."""
     if name == "ReplayMemory":
-        from mrdc.memory import ReplayMemory
+        from mrdc.memory.replay import ReplayMemory
 
         return ReplayMemory
     raise AttributeError(f"module 'mrdc' has no attribute {name!r}")

@@ -13,7 +13,7 @@ def main() -> None:
     """Run the command line and exit with its code; a polite kill is like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from mrdc.cli import main as run
+        from mrdc.cli.main import main as run
 
         sys.exit(run())
     except KeyboardInterrupt:  # while it was still starting

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from mrdc._utils.errors import ImageError, UsageError
 from mrdc.codec import CODECS, Codec, lookup
-from mrdc.errors import ImageError, UsageError
-from mrdc.image import decode
+from mrdc.codec.image import decode
 from tests.conftest import pixels
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))

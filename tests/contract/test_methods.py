@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-import mrdc.prepare
+import mrdc.training.prepare
 from mrdc.codec import CODECS
 from mrdc.data.images import ImageSet
-from mrdc.data.protocol import Stream
-from mrdc.image import Photo
-from mrdc.keeping import Keeper, Partial, Saved
-from mrdc.learner import Run, run_phases
-from mrdc.memory import ReplayMemory
+from mrdc.data.photo import Photo
+from mrdc.data.stream import Stream
+from mrdc.memory.replay import ReplayMemory
 from mrdc.methods import METHODS
 from mrdc.methods.base import Lesson
 from mrdc.nn.checkpoint import Checkpoint
 from mrdc.nn.heads import Split
-from mrdc.settings import MemorySettings, RunSettings, TrainSettings
+from mrdc.training.classes import Run, run_phases
+from mrdc.training.resume import Keeper, Partial, Saved
+from mrdc.training.settings import MemorySettings, RunSettings, TrainSettings
 
 COLOURS = ((220, 40, 40), (40, 220, 40), (40, 40, 220), (220, 220, 40), (220, 40, 220))
 SIZES = (2, 1, 2)  # three phases, one of a single class
@@ -54,7 +54,7 @@ def one_thread_at_first() -> Any:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mrdc.prepare, "WIDTHS", {"resnet18-narrow": 8})  # narrower still
+        patch.setattr(mrdc.training.prepare, "WIDTHS", {"resnet18-narrow": 8})  # narrower still
         yield
     torch.set_num_threads(before)
 

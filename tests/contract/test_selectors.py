@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrdc.selection import SELECTORS, Selector
+from mrdc.planning.selection import SELECTORS, Selector
 
 EVERY = pytest.mark.parametrize("select", SELECTORS.values(), ids=list(SELECTORS))
 

@@ -1,5 +1,6 @@
 """Image codecs, and the table that names them."""
 
+from mrdc._utils.registry import lookup
 from mrdc.codec.avif import Avif
 from mrdc.codec.base import Codec
 from mrdc.codec.jpeg import Jpeg, JpegOptimised
@@ -7,7 +8,6 @@ from mrdc.codec.jpeg2000 import Jpeg2000
 from mrdc.codec.original import Original
 from mrdc.codec.png import Png
 from mrdc.codec.webp import WebP
-from mrdc.registry import lookup
 
 CODECS: dict[str, Codec] = {
     codec.name: codec

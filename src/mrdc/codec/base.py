@@ -8,8 +8,8 @@ import numpy as np
 import PIL
 from PIL import Image, features
 
-from mrdc.errors import ImageError, UsageError
-from mrdc.image import Pixels, decode
+from mrdc._utils.errors import ImageError, UsageError
+from mrdc.codec.image import Pixels, decode
 
 
 class Codec(ABC):

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from mrdc._utils.errors import ImageError
 from mrdc.codec.base import PillowCodec
-from mrdc.errors import ImageError
-from mrdc.image import Pixels, simplejpeg
+from mrdc.codec.image import Pixels, simplejpeg
 
 END = b"\xff\xd9"
 

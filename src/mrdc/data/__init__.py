@@ -5,8 +5,8 @@ from pathlib import Path
 
 from mrdc.data.coco import Scenes, SceneSplits, as_images, is_coco, open_scenes, train_scenes
 from mrdc.data.images import ImageSet, read_images
-from mrdc.data.protocol import Stream, make_stream
 from mrdc.data.splits import DATASETS, Splits, open_splits
+from mrdc.data.stream import Stream, make_stream
 
 __all__ = [
     "DATASETS", "ImageSet", "SceneSplits", "Scenes", "Splits", "Stream", "make_stream",

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.exceptions import VisibleDeprecationWarning
 
+from mrdc._utils.errors import DataError
+from mrdc.codec.image import Pixels
 from mrdc.data.images import ImageSet, gather
-from mrdc.errors import DataError
-from mrdc.image import Photo, Pixels
+from mrdc.data.photo import Photo
 
 FOLDER = "cifar-100-python"
 

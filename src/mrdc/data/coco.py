@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
+from mrdc._utils.errors import DataError
+from mrdc.codec.image import EXTENSIONS
 from mrdc.data.images import file_photo, some_of
 from mrdc.data.layouts import LAYOUTS, find_layout, image_folders
+from mrdc.data.photo import Photo
 from mrdc.data.scenes import Boxes, Scenes, SceneSplits, as_images, check_sides
-from mrdc.errors import DataError
-from mrdc.image import EXTENSIONS, Photo
 
 __all__ = [
     "Boxes", "SceneSplits", "Scenes", "as_images", "check_sides", "is_coco", "open_scenes",

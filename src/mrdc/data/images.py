@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mrdc.errors import DataError, ImageError
-from mrdc.image import EXTENSIONS, Photo
+from mrdc._utils.errors import DataError, ImageError
+from mrdc.codec.image import EXTENSIONS
+from mrdc.data.photo import Photo
 
 if TYPE_CHECKING:
     from mrdc.data.scenes import Scenes

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mrdc._utils.errors import DataError
 from mrdc.data.images import sub_folders
-from mrdc.errors import DataError
 
 TRAIN_FILES = ("train.json", "annotations.json")
 TEST_FILES = ("val.json", "test.json", "valid.json")

@@ -4,16 +4,20 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from mrdc._utils.errors import DataError
+from mrdc._utils.threads import ordered, workers
+from mrdc.codec.image import check_pixels, decode
 from mrdc.data.images import ImageSet
-from mrdc.errors import DataError
-from mrdc.image import Photo, check_pixels, decode
-from mrdc.store import Boxes
-from mrdc.threads import ordered, workers
+from mrdc.data.photo import Photo
 
 __all__ = ["Boxes", "SceneSplits", "Scenes", "as_images", "check_sides", "check_strips",
            "shown_sides"]  # fmt: skip
+
+Boxes = NDArray[np.float32]  # (n, 5): left, top, right, bottom in pixels, and the label, from 0
 
 HEADERS = frozenset({"JPEG", "PNG", "WEBP"})  # whose size and orientation Pillow tells undecoded
 NARROWEST = 2  # pixels of a scaled image: torchvision rounds down, and 0 are none

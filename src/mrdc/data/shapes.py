@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrdc.codec import CODECS
+from mrdc.codec.image import Pixels
+from mrdc.data.photo import Photo
 from mrdc.data.scenes import Boxes, Scenes, SceneSplits
-from mrdc.image import Photo, Pixels
 
 WIDTH, HEIGHT = 160, 120
 CLASSES = ("disc", "square", "triangle")

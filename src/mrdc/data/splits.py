@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mrdc._utils.errors import DataError, UsageError
 from mrdc.data.cifar import cifar100, superclasses
 from mrdc.data.coco import is_coco
 from mrdc.data.images import (
@@ -36,9 +37,8 @@ from mrdc.data.images import (
     split_folders,
     sub_folders,
 )
+from mrdc.data.photo import Photo
 from mrdc.data.textures import textures_splits
-from mrdc.errors import DataError, UsageError
-from mrdc.image import Photo
 
 ANNOTATIONS = "val_annotations.txt"
 NESTED = ("CUB_200_2011", "tiny-imagenet-200", "ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import Jpeg
 from mrdc.data.images import ImageSet
-from mrdc.image import Photo, Pixels
+from mrdc.data.photo import Photo
 
 CLASSES = 10
 IMAGES = 60

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mrdc.feed import SHARE, free_memory
-from mrdc.image import Photo, decode
-from mrdc.threads import ordered, workers
-from mrdc.views import tensor
+from mrdc._utils.threads import ordered, workers
+from mrdc.codec.image import decode
+from mrdc.data.crops import tensor
+from mrdc.data.photo import Photo
+from mrdc.training.feed import SHARE, free_memory
 
 ALBUMS = 3  # that a phase has: labelled, unlabelled and test images
 

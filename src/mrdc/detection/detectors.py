@@ -26,8 +26,8 @@ from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
-from mrdc.embedding import load_state
-from mrdc.errors import UsageError
+from mrdc._utils.errors import UsageError
+from mrdc.nn.embed import load_state
 from mrdc.nn.lite0 import STAGES, Lite0, lite0
 
 Detector = Literal["r50", "r18", "lite0"]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.models.detection import FasterRCNN
 
+from mrdc._utils.errors import UsageError
 from mrdc.data.scenes import Boxes, Scenes
 from mrdc.detection.album import Album
-from mrdc.errors import UsageError
 
 NEEDS = "detection needs pycocotools: pip install mrdc[detection]"
 

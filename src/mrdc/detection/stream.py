@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mrdc._utils.errors import DataError
 from mrdc.data.images import ImageSet
-from mrdc.data.protocol import Stream
+from mrdc.data.photo import Photo
 from mrdc.data.scenes import Boxes, Scenes, SceneSplits
-from mrdc.errors import DataError
-from mrdc.image import Photo
+from mrdc.data.stream import Stream
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.errors import UsageError
-from mrdc.feed import Examples
-from mrdc.loop import Stop
+from mrdc._utils.errors import UsageError
+from mrdc.data.examples import Examples
 from mrdc.methods.base import Lesson, Wrapper
 from mrdc.nn.branches import Body, Branches
+from mrdc.training.fit import Stop
 
 
 def level_set(lesson: Lesson) -> Examples:

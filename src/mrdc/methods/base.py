@@ -20,15 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrdc.codec.image import Pixels
+from mrdc.data.examples import Companions, Examples
 from mrdc.data.images import ImageSet
-from mrdc.feed import Companions, Examples
-from mrdc.image import Pixels
-from mrdc.loop import Loss, Stop
 from mrdc.nn.branches import Body
 from mrdc.nn.heads import Head, Linear, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import Variant
-from mrdc.settings import TrainSettings
+from mrdc.training.fit import Loss, Stop
+from mrdc.training.settings import TrainSettings
 
 
 class Fit(Protocol):

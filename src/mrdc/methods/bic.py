@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc.feed import Examples
+from mrdc.data.examples import Examples
 from mrdc.methods.base import Lesson, Method, balanced
 from mrdc.nn.net import Net, Output
 

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.errors import UsageError
-from mrdc.feed import Companions, Places
+from mrdc._utils.errors import UsageError
+from mrdc.data.examples import Companions, Places
 from mrdc.methods.base import Lesson, Wrapper, balanced
 from mrdc.nn.net import Net, Output
 

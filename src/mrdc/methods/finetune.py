@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mrdc.feed import from_images
+from mrdc.data.examples import from_images
 from mrdc.methods.base import Lesson, Method
 
 

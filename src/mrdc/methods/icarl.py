@@ -10,7 +10,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.errors import UsageError
+from mrdc._utils.errors import UsageError
 from mrdc.methods.base import Lesson, imprint
 from mrdc.methods.lwf import LwF
 from mrdc.nn.net import Net, Output

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.errors import UsageError
+from mrdc._utils.errors import UsageError
 from mrdc.methods.base import Lesson, Method, balanced, grow_imprinted
 from mrdc.nn.heads import Head, SplitCosine
 from mrdc.nn.net import Net, Output

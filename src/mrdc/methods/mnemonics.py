@@ -18,17 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.errors import UsageError
-from mrdc.feed import Examples
-from mrdc.image import Pixels
-from mrdc.loading import grouped
-from mrdc.loop import without_gradients
+from mrdc._utils.errors import UsageError
+from mrdc.codec.image import Pixels
+from mrdc.data.crops import centre_crop
+from mrdc.data.examples import Examples
+from mrdc.data.loader import grouped
 from mrdc.methods.base import Lesson
 from mrdc.methods.lucir import LUCIR
 from mrdc.nn.branches import Body
 from mrdc.nn.heads import SplitCosine
 from mrdc.nn.net import MEAN, STD, Net
-from mrdc.views import centre_crop
+from mrdc.training.fit import without_gradients
 
 TOGETHER = 128  # exemplars that are learned at once
 SEEN = 0.5  # grey levels that rounding keeps

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.errors import UsageError
+from mrdc._utils.errors import UsageError
 from mrdc.methods.base import Lesson, Method, balanced
 from mrdc.methods.lucir import less_forget
 from mrdc.nn.heads import LSC, PROXIES, Head

@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc.feed import Companions, Places
+from mrdc.data.examples import Companions, Places
 from mrdc.methods.base import Lesson, Method, grow_imprinted
 from mrdc.nn.heads import Head, SplitCosine
 from mrdc.nn.net import Net
 from mrdc.nn.resnet import Variant
-from mrdc.selection import unit_rows
+from mrdc.planning.selection import unit_rows
 
 PASSES = 10
 RATES = (0.5, 0.01)  # how far a vertex moves, at first and at last

@@ -13,12 +13,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from mrdc.errors import CheckpointError
+from mrdc._utils.errors import CheckpointError
+from mrdc._utils.files import whole_file
 from mrdc.nn.branches import Body, with_body
 from mrdc.nn.heads import LSC, Head, Linear, SplitCosine
 from mrdc.nn.net import Net
 from mrdc.nn.resnet import ResNet, Stem, Variant
-from mrdc.store import whole_file
 
 HEADS: dict[str, type[Head]] = {"Linear": Linear, "SplitCosine": SplitCosine, "LSC": LSC}
 FORMAT = "mrdc-checkpoint-1"

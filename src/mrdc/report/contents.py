@@ -14,20 +14,21 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from mrdc._utils.errors import MrdcError
 from mrdc.codec import CODECS, Codec
+from mrdc.codec.image import Pixels, decode
 from mrdc.data import DATASETS, open_splits
 from mrdc.data.coco import is_coco, open_scenes
+from mrdc.data.photo import Photo
 from mrdc.data.shapes import shapes_splits
-from mrdc.embedding import Embedder, embed, load_embedder
-from mrdc.errors import MrdcError
-from mrdc.experiment.frame import built_in
-from mrdc.image import Photo, Pixels, decode
+from mrdc.experiments.common import built_in
+from mrdc.memory.file import MemoryFile
+from mrdc.nn.embed import Embedder, embed, load_embedder
+from mrdc.planning.settings import QUALITIES
 from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, in_legend, whole_numbers
 from mrdc.report.parts import Section, Strip
 from mrdc.report.runs import Run
 from mrdc.report.tables import memory_file
-from mrdc.settings import QUALITIES
-from mrdc.store import MemoryFile
 
 T = TypeVar("T")
 SHOWN = 3  # images that are shown at every quality

@@ -8,7 +8,7 @@ from statistics import mean
 import numpy as np
 
 from mrdc.data.images import some_of
-from mrdc.experiment.totals import left_out
+from mrdc.experiments.summary import left_out
 from mrdc.report.figures import (
     COLOURS,
     Figure,

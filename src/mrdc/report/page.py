@@ -9,14 +9,14 @@ from pathlib import Path
 from jinja2 import Environment
 
 from mrdc import __version__
-from mrdc.errors import OutputError, UsageError
-from mrdc.registry import lookup
+from mrdc._utils.errors import OutputError, UsageError
+from mrdc._utils.files import output_errors, whole_file
+from mrdc._utils.registry import lookup
 from mrdc.report.contents import contents
 from mrdc.report.figures import Figure
 from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import Run, find_runs
 from mrdc.report.sections import SECTIONS
-from mrdc.store import output_errors, whole_file
 
 NAMES = (*SECTIONS, "memory", "t-sne")
 

@@ -3,16 +3,16 @@
 from contextlib import suppress
 from pathlib import Path
 
+from mrdc._utils.errors import ImageError
+from mrdc._utils.text import size
 from mrdc.codec import CODECS
 from mrdc.data import open_images
-from mrdc.embedding import load_embedder
-from mrdc.errors import ImageError
-from mrdc.planning import Plan
+from mrdc.nn.embed import load_embedder
+from mrdc.planning.plan import Plan
 from mrdc.report.contents import SHOWN, at_qualities
 from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line, log_scale
 from mrdc.report.page import write_page
 from mrdc.report.parts import Grid, Section, Strip
-from mrdc.show.words import size
 
 
 def write_plan(plan: Plan, output: Path) -> None:

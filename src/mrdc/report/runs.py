@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from mrdc.errors import DataError
-from mrdc.experiment.folder import CONFIG, RESULTS, flat
+from mrdc._utils.errors import DataError
+from mrdc.experiments.folder import CONFIG, RESULTS, flat
 
 Json = dict[str, Any]
 PHASE = ("accuracy", "quality", "memory", "candidates", "trained_images", "seconds", "parts")

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from mrdc.errors import MemoryFileError
+from mrdc._utils.errors import MemoryFileError
+from mrdc._utils.text import learned
+from mrdc.memory.file import MemoryFile
 from mrdc.report.figures import Table
 from mrdc.report.parts import Grid, Part, Section
 from mrdc.report.runs import Group, Json, Run, grouped
-from mrdc.show.words import learned
-from mrdc.store import MemoryFile
 
 REMARKS = {
     "synthetic": "synthetic images, built in",

@@ -1,0 +1,183 @@
+"""Plans, packs and memory files."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from mrdc._utils.text import MORE, count, ratio, size, span
+from mrdc.cli.tables import clean, remarks, some, table
+from mrdc.memory.budget import Budget
+from mrdc.memory.file import MemoryFile
+
+if TYPE_CHECKING:
+    from mrdc.memory.audit import Audit
+    from mrdc.planning.pack import Packed
+    from mrdc.planning.plan import Plan
+
+
+def budget_line(budget: dict[str, Any], items: int | None = None) -> str:
+    """A budget three ways: bytes, originals, items held."""
+    parts = [f"{budget['bytes']:,} bytes"]
+    if budget["originals"]:
+        parts.append(count(round(budget["originals"], 1), "original"))
+    if items is not None:
+        parts.append(f"{count(items, 'image')} held")
+    return f"Budget {budget['text']}: {', '.join(parts)}"
+
+
+def box_line(boxes: dict[str, int]) -> str:
+    """How many boxes there are, and which of the file are not among them."""
+    line = f"{count(boxes['boxes'], 'box')} of {count(boxes['classes'], 'class')}"
+    if boxes["dropped"]:
+        line += f"; {boxes['dropped']:,} below 1 pixel left out"
+    if boxes["crowds"]:
+        line += f"; {count(boxes['crowds'], 'crowd region')} left out"
+    return line
+
+
+def plan(console: Console, found: "Plan") -> None:
+    about = found.as_json()
+    original = about["budget"]["original_bytes"]
+    console.print(
+        f"{count(found.classes, 'class')}, {count(found.images, 'image')}, "
+        f"{size(original)} each on average, ranked by {found.select}"
+    )
+    if found.boxes:
+        console.print(box_line(found.boxes))
+    console.print(budget_line(about["budget"]))
+    exact = any(candidate.exact for candidate in found.candidates)
+    columns = ["codec<", "quality", "bytes/image", "images", "per class", "R_q"]
+    rows = table(*columns, *(["L_2"] if exact else []), "verdict<")
+    for candidate in found.candidates:
+        each = candidate.bytes / candidate.quantity if candidate.quantity else 0
+        cells = [
+            candidate.codec,
+            "" if candidate.quality is None else str(candidate.quality),
+            f"{each:,.0f}",
+            f"{candidate.quantity:,}",
+            f"{candidate.per_class[1]:.1f}",
+            ratio(candidate.volume_ratio),
+        ]
+        if exact:
+            cells.append(f"{candidate.exact['l2']:.3f}" if candidate.exact else "")
+        style = "bold green" if candidate.verdict == "chosen" else ""
+        rows.add_row(*cells, candidate.verdict.partition(":")[0], style=style)
+    console.print(rows)
+    console.print(f"[bold]{escape(found.sentence())}[/bold]")
+    remarks(console, found.skipped, found.ignored)
+    for candidate in found.candidates:
+        if candidate.excluded:
+            lines = [f"{name}: {why}" for name, why in candidate.excluded.items()]
+            left_out = count(len(lines), "class")
+            console.print(f"{left_out} left out of R_q of {candidate}:{some(lines)}")
+
+
+def packed(console: Console, result: "Packed") -> None:
+    if result.plan:
+        plan(console, result.plan)
+    about = result.as_json()
+    counts = about["per_class"]
+    setting = "" if about["quality"] is None else f" {about['quality']}"
+    console.print(
+        f"Wrote {clean(about['path'])}: {about['items']:,} of {count(about['images'], 'image')}, "
+        f"{count(about['classes'], 'class')} ({span(counts['fewest'], counts['most'])} each), as "
+        f"{about['codec']}{setting}; {size(about['payload_bytes'])} of images, "
+        f"{size(about['file_bytes'])} of file"
+    )
+    if about["boxes"] and not result.plan:
+        console.print(box_line(about["boxes"]))
+    if about["boxes"]:
+        console.print(f"{count(about['boxes']['held'], 'box')} held")
+    console.print(budget_line(about["budget"], about["items"]))
+    used = about["file_bytes"] if about["whole_file"] else about["payload_bytes"]
+    console.print(f"{size(about['budget_bytes'] - used)} of the budget stay free")
+    if 0 < about["complete_classes"] < about["classes"]:
+        full = count(about["complete_classes"], "class")
+        console.print(f"All images of {full} are held, which leaves bytes to the others")
+    if about["duplicates"]:
+        console.print(f"{count(about['duplicates'], 'exact duplicate')} stored once")
+    if about["kept_sources"] and about["codec"] != "original":
+        kept = count(about["kept_sources"], "image")
+        console.print(f"{kept} kept as source bytes: encoding makes them no smaller")
+    if not result.plan:
+        remarks(console, about["skipped"], about["ignored"])
+
+
+def about(file: MemoryFile) -> dict[str, Any]:
+    """What `info` tells of a memory file."""
+    meta = file.meta
+    return {
+        "path": str(file.path),
+        "items": len(file),
+        "classes": meta["classes"],
+        "boxes": sum(map(len, file.boxes)),
+        "box_classes": list(file.box_classes),
+        "codec": meta["codec"],
+        "quality": meta["quality"],
+        "encoder": meta["encoder"],
+        "accounting": meta["accounting"],
+        "whole_file": meta["whole_file"],
+        "payload_bytes": file.image_bytes,
+        "budget_bytes": meta["budget"]["bytes"],
+        "file_bytes": file.path.stat().st_size,
+        "budget": budget_of(meta),
+        "sha256": file.sha256,
+        "notes": meta["notes"],
+    }
+
+
+def budget_of(meta: dict[str, Any]) -> dict[str, Any]:
+    """The budget of a memory file, as it was written, in bytes and in originals."""
+    entry = meta["budget"]
+    budget = Budget(entry["amount"], entry["unit"], entry["original_bytes"])
+    return budget.as_json(entry["bytes"])
+
+
+def info(console: Console, found: dict[str, Any]) -> None:
+    counts = [entry["items"] for entry in found["classes"]]
+    setting = "" if found["quality"] is None else f" {found['quality']}"
+    console.print(f"[bold]{clean(found['path'])}[/bold]")
+    rows = table("<", "<")
+    rows.show_header = False
+    classes = found["box_classes"]
+    of = "" if classes else f" of {count(len(counts), 'class')}"  # scenes: listed below by phase
+    rows.add_row("images", f"{found['items']:,}{of}")
+    if counts and not classes:
+        rows.add_row("per class", span(min(counts), max(counts)))
+    if classes:
+        shown = clean(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
+        rows.add_row("boxes", f"{found['boxes']:,} of {count(len(classes), 'class')} ({shown})")
+    rows.add_row("codec", f"{found['codec']}{setting} by {found['encoder']}")
+    rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
+    rows.add_row("image bytes", f"{found['payload_bytes']:,}")
+    bound = " (what the budget bounds)" if found["whole_file"] else ""
+    rows.add_row("file bytes", f"{found['file_bytes']:,}{bound}")
+    rows.add_row("accounting", found["accounting"])
+    rows.add_row("sha256", found["sha256"])
+    for name in ("select", "embed"):
+        if found["notes"].get(name):
+            rows.add_row(name, clean(str(found["notes"][name])))
+    console.print(rows)
+    for entry in found["classes"][:MORE]:
+        items = count(entry["items"], "image")
+        console.print(f"  {entry['label']}  {clean(entry['name'])}  {items}")
+    if len(counts) > MORE:
+        more = count(len(counts) - MORE, "more class")
+        console.print(f"  and {more} (--json lists them)")
+    double = sum(entry["duplicates"] for entry in found["classes"])
+    if double:
+        console.print(f"{count(double, 'exact duplicate')} stored once")
+    remarks(console, found["notes"].get("skipped") or [], [])
+
+
+def audit(console: Console, found: "Audit") -> None:
+    console.print(
+        f"{count(found.items, 'image')}, {found.payload_bytes:,} bytes of images, "
+        f"{found.file_bytes:,} of file, budget {found.budget_bytes:,}"
+    )
+    if found.problems:
+        bad = count(len(found.problems), "problem")
+        console.print(f"[bold red]{bad}[/bold red]{some(found.problems)}")
+    else:
+        console.print("[bold green]Sound:[/bold green] every byte and checksum holds.")

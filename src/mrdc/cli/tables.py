@@ -1,0 +1,39 @@
+"""Numbers, names and tables as people read them."""
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mrdc._utils.text import MORE, printable
+
+
+def table(*columns: str) -> Table:
+    """A plain table, numbers to the right; a column that ends in < goes left."""
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        left = column.endswith("<")
+        made.add_column(
+            column.rstrip("<"), justify="left" if left else "right",
+            overflow="fold" if left else "ellipsis",
+        )  # fmt: skip
+    return made
+
+
+def clean(text: str) -> str:
+    """Names from users: nothing in them reaches the terminal as a command."""
+    return escape(printable(text))
+
+
+def some(entries: list[str]) -> str:
+    """The first few entries, escaped, and how many more there are."""
+    shown = "".join(f"\n  {clean(entry)}" for entry in entries[:MORE])
+    more = len(entries) - MORE
+    return shown + (f"\n  and {more:,} more" if more > 0 else "")
+
+
+def remarks(console: Console, skipped: list[str], ignored: list[str]) -> None:
+    """Say what was left out."""
+    if skipped:
+        console.print(f"[yellow]Skipped, unreadable ({len(skipped):,}):[/yellow]{some(skipped)}")
+    if ignored:
+        console.print(f"Ignored, not images ({len(ignored):,}):{some(ignored)}")

@@ -1,0 +1,118 @@
+"""Image files in, RGB pixels out.
+
+Every image the package sees passes through `decode`: grey, palette, alpha,
+CMYK and 16-bit sources become RGB uint8, and EXIF orientation is applied.
+"""
+
+import importlib
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from mrdc._utils.errors import ImageError
+
+simplejpeg: Any
+try:
+    simplejpeg = importlib.import_module("simplejpeg")
+except ImportError:  # Pillow decodes the same pixels, more slowly
+    simplejpeg = None
+
+Pixels = NDArray[np.uint8]  # (height, width, 3), RGB
+
+MAX_PIXELS = 89_000_000  # beyond this an image is taken for a decompression bomb
+EXTENSIONS = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".avif", ".jp2", ".gif", ".bmp", ".tif", ".tiff", ".ppm"}
+)
+SIXTEEN_BIT = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
+
+
+def decode(data: bytes, name: str = "image") -> Pixels:
+    """RGB pixels of an image file's bytes, upright.
+
+    Raises:
+        ImageError: empty, not an image, cut short, or over `MAX_PIXELS`;
+            the message begins with `name`.
+    """
+    if len(data) == 0:
+        raise ImageError(f"{name}: the file is empty (0 bytes)")
+    fast = _decode_plain_jpeg(data, name)
+    return fast if fast is not None else _decode_with_pillow(data, name)
+
+
+def upright(data: bytes) -> bool:
+    """Whether a JPEG stream carries no block, EXIF or XMP, that could rotate it."""
+    position = 2
+    while position + 4 <= len(data) and data[position] == 0xFF:
+        marker = data[position + 1]
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        block = data[position + 4 : end] if marker == 0xE1 else b""
+        if block.startswith(b"Exif") or b"Orientation" in block:
+            return False
+        if (0xC0 <= marker <= 0xCF and marker != 0xC4) or marker == 0xDA:
+            return True
+        position = end
+    return False
+
+
+def _decode_plain_jpeg(data: bytes, name: str) -> Pixels | None:
+    """The fast path; None where Pillow must have its say."""
+    if simplejpeg is None or data[:2] != b"\xff\xd8" or not upright(data):
+        return None
+    try:
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+        check_pixels(width, height, name)
+        if space not in ("YCbCr", "RGB", "Gray"):
+            return None
+        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
+    except ImageError:
+        raise
+    except ValueError:  # a flaw that Pillow may tolerate or explain
+        return None
+    return pixels
+
+
+def _decode_with_pillow(data: bytes, name: str) -> Pixels:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            check_pixels(*image.size, name)
+            return _rgb(ImageOps.exif_transpose(image), name)
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(
+            f"{name}: not an image file mrdc can read (JPEG, PNG, WebP, AVIF, "
+            "JPEG 2000, GIF, BMP, TIFF, PPM)"
+        ) from None
+    except Image.DecompressionBombError:
+        raise ImageError(_too_large(name, "hundreds of millions of")) from None
+    except Exception as error:  # Pillow's plug-ins raise many kinds
+        raise ImageError(f"{name}: the image is damaged ({error})") from None
+
+
+def check_pixels(width: int, height: int, name: str) -> None:
+    """Refuse an image that would need too much memory once decoded."""
+    if width * height > MAX_PIXELS:
+        raise ImageError(_too_large(name, f"{width} x {height} = {width * height:,}"))
+
+
+def _too_large(name: str, size: str) -> str:
+    return f"{name}: {size} pixels; at most {MAX_PIXELS:,} are allowed"
+
+
+def _rgb(image: Image.Image, name: str) -> Pixels:
+    """RGB pixels of a Pillow image of any mode; alpha is laid over white."""
+    if image.mode in SIXTEEN_BIT:
+        grey = np.asarray(image).astype(np.int64)
+        if grey.min() < 0 or grey.max() > 65535:
+            raise ImageError(f"{name}: values outside 0..65535; save it with 8 or 16 bits")
+        return np.repeat((grey >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
+    if image.mode == "F":
+        raise ImageError(f"{name}: floating-point pixels; save it with 8 or 16 bits")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        page = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(page, image)
+    return np.array(image.convert("RGB"))

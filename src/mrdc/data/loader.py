@@ -1,0 +1,68 @@
+"""Batches for training and evaluation, decoded by threads."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrdc._utils.threads import ordered, workers
+from mrdc.codec.image import Pixels
+from mrdc.data.crops import centre_crop, stack, train_crop
+
+T = TypeVar("T")
+
+
+class Images(Protocol):
+    """A map-style data set of (uint8 tensor (3, h, w), label)."""
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor, int]: ...
+
+
+def batches(
+    images: Images,
+    targets: Sequence[int],
+    batch_size: int,
+    size: int,
+    train: bool,
+    *,
+    seed: int,
+    epoch: int,
+    threads: int | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Uint8 batches (n, 3, size, size) and labels (n,).
+
+    With `train`, shuffled, randomly cropped and mirrored; the draws belong to
+    (seed, epoch, index), so they do not depend on the threads. Else in order,
+    centre-cropped.
+    """
+    order = np.arange(len(targets))
+    if train:
+        np.random.default_rng((seed, epoch)).shuffle(order)
+    labels = torch.tensor(targets)
+
+    def view(index: int) -> Tensor:
+        image = images[index][0]
+        if not train:
+            return centre_crop(image, size)
+        return train_crop(image, size, np.random.default_rng((seed, epoch, index)))
+
+    groups = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
+    for group, views in zip(groups, grouped(view, groups, threads), strict=True):
+        yield views, labels[group]
+
+
+def grouped(
+    view: Callable[[T], Tensor], groups: Sequence[Sequence[T]], threads: int | None
+) -> Iterator[Tensor]:
+    """Views (n, 3, h, w) of each group of items, made by threads a little ahead."""
+    ahead = 2 * max(map(len, groups), default=1)
+
+    def pixels(item: T) -> Pixels:
+        return view(item).permute(1, 2, 0).numpy()
+
+    with workers(threads) as pool:
+        made = ordered(pool, pixels, [item for group in groups for item in group], ahead)
+        for group in groups:
+            yield stack([next(made)[1] for _ in group])

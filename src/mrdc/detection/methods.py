@@ -1,0 +1,312 @@
+"""Three ways to learn from labelled and unlabelled scenes.
+
+    supervised        labelled scenes alone
+    pseudo-labels     after a fifth of a phase the detector labels the unlabelled images
+                      itself, once, and goes on with both
+    unbiased-teacher  a slowly averaged copy labels weak views of unlabelled images, and the
+                      detector learns from strong views of them (Liu et al., 2021)
+
+A learner gives the loss of a step; fields are settings, and what it keeps between steps ends
+in `_`. Draws come from torch's generator, which the caller seeds for each step.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torchvision.models.detection import FasterRCNN
+
+from mrdc._utils.errors import UsageError
+from mrdc.data.scenes import Boxes
+from mrdc.detection.album import Album
+from mrdc.detection.augment import strong, weak
+from mrdc.detection.evaluate import Found, as_found, detect
+
+Losses = dict[str, Tensor]
+CLASSES = ("loss_classifier", "loss_objectness")  # no places: scores do not vouch for them
+STEPS, RATE = 8000, 0.0004  # that the published teacher averages over, and how fast
+SILENT = 0.25  # of a teacher's steps: so many in a row without a label call for a warning
+
+
+class Shot(NamedTuple):
+    """An image (3, h, w) of 0 to 1, and its boxes (n, 5) with labels from 0, on one device."""
+
+    image: Tensor
+    boxes: Tensor
+
+
+class Task(NamedTuple):
+    """What a learner sees of a phase: its unlabelled images, and how many steps there are."""
+
+    unlabelled: Album
+    steps: int
+    batch_size: int
+
+
+def losses(model: FasterRCNN, shots: Sequence[Shot]) -> Losses:
+    """The four losses of a detector in training."""
+    targets = [
+        {"boxes": shot.boxes[:, :4], "labels": shot.boxes[:, 4].long() + 1} for shot in shots
+    ]
+    found: Losses = model([shot.image for shot in shots], targets)
+    return found
+
+
+def total(found: Losses, names: Sequence[str] | None = None) -> Tensor:
+    """Of all losses, or of some."""
+    return torch.stack([found[name] for name in names or found]).sum()
+
+
+def flipped(shot: Shot) -> Shot:
+    """The weak view."""
+    image, corners = weak(shot.image, shot.boxes[:, :4])
+    return Shot(image, torch.cat([corners, shot.boxes[:, 4:]], 1))
+
+
+@dataclass(kw_only=True)
+class Supervised:
+    """Labelled scenes alone."""
+
+    gamma = 0.0  # of the focal loss
+    wants_unlabelled = False
+
+    def start_phase(self, model: FasterRCNN, task: Task) -> None:
+        """Get ready."""
+
+    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
+        """Places of the unlabelled images to draw from, from this step on."""
+        return ()
+
+    def loss(
+        self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
+        unknown: Sequence[Tensor],
+    ) -> Tensor:  # fmt: skip
+        """Of a step: labelled shots, and unlabelled images with their places in the album."""
+        return total(losses(model, [flipped(shot) for shot in known]))
+
+    def answers(self, model: FasterRCNN) -> FasterRCNN:
+        """The detector to evaluate and to embed with."""
+        return model
+
+    def restore(self, model: FasterRCNN, teacher: Mapping[str, Tensor]) -> None:
+        """Take up after a phase that ended with these weights of a teacher, if any."""
+
+    def report(self) -> dict[str, Any]:
+        """What people should know of a phase, as JSON."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """What is needed to go on in the middle of a phase."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up where `state` was taken."""
+
+
+@dataclass(kw_only=True)
+class PseudoLabels(Supervised):
+    """Labels made once a phase, where the detector is sure, and trusted from then on."""
+
+    threshold: float = 0.7
+    burn_in: float = 0.2  # of a phase, before there are labels
+    keep_empty: int = 0  # 1: an image without labels is all background; 0: it is left out
+    labels_: Tensor | None = None  # (n, 6): the image's place, its box, its label, by place
+
+    wants_unlabelled = True
+
+    def __post_init__(self) -> None:
+        _within(threshold=self.threshold, burn_in=self.burn_in)
+
+    def start_phase(self, model: FasterRCNN, task: Task) -> None:
+        self.task = task
+        self.by_place: dict[int, Tensor] = {}
+        self._take(None)
+        self.first = round(self.burn_in * task.steps)
+
+    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
+        """None at first; then those that got labels."""
+        if step < self.first:
+            return ()
+        if self.labels_ is None:
+            self._label(model)
+        return range(len(self.task.unlabelled)) if self.keep_empty else list(self.by_place)
+
+    def loss(
+        self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
+        unknown: Sequence[Tensor],
+    ) -> Tensor:  # fmt: skip
+        pairs = zip(unknown, places, strict=True)
+        guessed = [Shot(image, self._of(place).to(image.device)) for image, place in pairs]
+        return total(losses(model, [flipped(shot) for shot in [*known, *guessed]]))
+
+    def _label(self, model: FasterRCNN) -> None:
+        rows = [torch.zeros(0, 6)]
+        for place, found in enumerate(detect(model, self.task.unlabelled, self.task.batch_size)):
+            boxes = torch.from_numpy(found.above(self.threshold))
+            rows.append(torch.cat([torch.full((len(boxes), 1), float(place)), boxes], 1))
+        self._take(torch.cat(rows))
+
+    def _take(self, labels: Tensor | None) -> None:
+        self.labels_ = labels
+        self.by_place = {}
+        if labels is not None:
+            places, counts = torch.unique_consecutive(labels[:, 0], return_counts=True)
+            parts = torch.split(labels[:, 1:], counts.tolist())
+            self.by_place = dict(zip(places.int().tolist(), parts, strict=True))
+
+    def _of(self, place: int) -> Tensor:
+        return self.by_place.get(place, torch.zeros(0, 5))
+
+    def labels(self) -> list[Boxes]:
+        """By image; none before they are made."""
+        return [self._of(place).numpy() for place in range(len(self.task.unlabelled))]
+
+    def report(self) -> dict[str, Any]:
+        labels = self.labels()
+        count = sum(map(len, labels))
+        images = sum(len(one) > 0 for one in labels)
+        found: dict[str, Any] = {"pseudo_labels": count, "images_with_labels": images}
+        found["labels_per_image"] = count / max(len(labels), 1)
+        if not count:
+            found["warning"] = "no image got a pseudo label, so only labelled ones were learned"
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        return {} if self.labels_ is None else {"labels_": self.labels_}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self._take(state["labels_"].cpu() if "labels_" in state else None)
+
+
+@dataclass(kw_only=True)
+class UnbiasedTeacher(Supervised):
+    """Weak views for the teacher, strong ones for the student; focal loss everywhere."""
+
+    threshold: float = 0.7
+    burn_in: float = 0.2  # of a phase, before there is a teacher
+    weight: float = 4.0  # of the unlabelled losses
+    carry: int = 0  # 1: the teacher goes on in the next phase, which then has no burn-in
+
+    gamma = 1.5
+    wants_unlabelled = True
+
+    def __post_init__(self) -> None:
+        _within(threshold=self.threshold, burn_in=self.burn_in)
+        self.teacher: FasterRCNN | None = None
+
+    def restore(self, model: FasterRCNN, teacher: Mapping[str, Tensor]) -> None:
+        if teacher:
+            self.teacher = _still(model)
+            self.teacher.load_state_dict(teacher)
+
+    def start_phase(self, model: FasterRCNN, task: Task) -> None:
+        self.model, self.task = model, task
+        if not self.carry:
+            self.teacher = None
+        burn_in = self.burn_in if self.teacher is None else 0
+        self.first = min(round(burn_in * task.steps), task.steps - 1)
+        self.rate = averaging_rate(task.steps - self.first)
+        self.counts = [0, 0]  # labels, and images they are of
+        self.silent = 0  # steps in a row without a label
+
+    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
+        return range(len(self.task.unlabelled))
+
+    def loss(
+        self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
+        unknown: Sequence[Tensor],
+    ) -> Tensor:  # fmt: skip
+        if step >= self.first:
+            self._average(model)
+        shots = [flipped(shot) for shot in known]
+        loss = total(losses(model, shots + [Shot(strong(s.image), s.boxes) for s in shots]))
+        if self.teacher is None:
+            return loss
+        seen = [flipped(Shot(image, image.new_zeros(0, 5))).image for image in unknown]
+        guessed = [
+            Shot(strong(image), torch.from_numpy(found.above(self.threshold)).to(image))
+            for image, found in zip(seen, self._answers(seen), strict=True)
+        ]
+        labels = sum(len(shot.boxes) for shot in guessed)
+        self.counts = [self.counts[0] + labels, self.counts[1] + len(guessed)]
+        self.silent = 0 if labels else self.silent + 1
+        return loss + self.weight * total(losses(model, guessed), CLASSES)
+
+    def _average(self, model: FasterRCNN) -> None:
+        """The teacher is the student at first, and then moves towards it, step by step."""
+        if self.teacher is None:
+            self.teacher = _still(model)
+            return
+        ours, theirs = list(self.teacher.parameters()), list(model.parameters())
+        average = get_ema_multi_avg_fn(1 - self.rate)  # type: ignore[no-untyped-call]
+        average(ours, theirs, None)
+
+    def _answers(self, images: Sequence[Tensor]) -> list[Found]:
+        assert self.teacher is not None
+        with torch.no_grad():
+            return list(map(as_found, self.teacher(list(images))))
+
+    def answers(self, model: FasterRCNN) -> FasterRCNN:
+        return model if self.teacher is None else self.teacher
+
+    def labels(self) -> list[Boxes]:
+        """By image, as the teacher sees them now."""
+        assert self.teacher is not None
+        found = detect(self.teacher, self.task.unlabelled, self.task.batch_size)
+        return [one.above(self.threshold) for one in found]
+
+    def report(self) -> dict[str, Any]:
+        labels, images = self.counts
+        found: dict[str, Any] = {"pseudo_labels_per_image": labels / max(images, 1)}
+        if self.silent >= SILENT * (self.task.steps - self.first) or not labels:
+            found["warning"] = (
+                f"the teacher gave no pseudo label in the last {self.silent} steps: lower "
+                "threshold, or train longer"
+            )
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        if self.teacher is None:
+            return {}
+        counts = torch.tensor([*self.counts, self.silent])
+        return {
+            "counts": counts,
+            **{f"teacher.{k}": v for k, v in self.teacher.state_dict().items()},
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        if not state:
+            return
+        *counts, self.silent = state["counts"].tolist()
+        self.counts = counts
+        self.restore(
+            self.model,
+            {k.removeprefix("teacher."): v for k, v in state.items() if k.startswith("teacher.")},
+        )
+
+
+def averaging_rate(steps: int) -> float:
+    """How far a teacher moves in a step, so that it forgets as much over a phase as published."""
+    return min(0.1, max(RATE, RATE * STEPS / max(steps, 1)))
+
+
+def _still(model: FasterRCNN) -> FasterRCNN:
+    """A copy that answers and does not learn."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def _within(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise UsageError(f"{name} must be from 0 to less than 1, got {value}")
+
+
+LEARNERS: dict[str, type[Supervised]] = {
+    "supervised": Supervised,
+    "pseudo-labels": PseudoLabels,
+    "unbiased-teacher": UnbiasedTeacher,
+}

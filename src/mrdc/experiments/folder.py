@@ -1,0 +1,302 @@
+"""A run folder: config, events, checkpoints and the memory, whole at any moment.
+
+config.json            settings, commit, versions
+results.jsonl          a line an event; the last line of a finished run is its result
+phase-00.safetensors   the network after a phase
+memory-00.mrdc         the memory after the last phase
+partial.safetensors    the network in the middle of a phase
+"""
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from mrdc._utils.errors import CheckpointError, MrdcError, OutputError, UsageError
+from mrdc._utils.files import cache_folder, output_errors, whole_file
+from mrdc.memory.audit import audit
+from mrdc.memory.replay import ReplayMemory
+from mrdc.nn.checkpoint import Checkpoint, last_checkpoint, read_checkpoint, write_checkpoint
+from mrdc.nn.feature_cache import CACHE_BYTES
+from mrdc.training.resume import Keeper, Leave, Partial, Saved
+
+CONFIG, RESULTS, PARTIAL = "config.json", "results.jsonl", "partial.safetensors"
+Listener = Callable[[str, dict[str, Any]], None]
+
+
+class RunFolder(Keeper):
+    """Opens or makes a run folder, for one process at a time.
+
+    Args:
+        settings: what decides the numbers; the same as when the folder was made.
+        about: what else to remember of this process, such as versions.
+        every: least seconds between two checkpoints inside a phase.
+        listener: is told of every event, too.
+
+    Raises:
+        UsageError: settings that differ, or another process in there.
+        OutputError: it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: dict[str, Any],
+        about: dict[str, Any],
+        *,
+        every: float = 60.0,
+        cache: bool = True,
+        listener: Listener = lambda kind, fields: None,
+    ):
+        self.path, self.every, self.cache, self.listener = path, every, cache, listener
+        self._last = time.monotonic()
+        with output_errors(path):
+            if path.exists() and not path.is_dir():
+                raise OutputError(f"{path}: is there already and is no folder; name another --out")
+            path.mkdir(parents=True, exist_ok=True)
+            names = [child.name for child in path.iterdir() if child.name != "lock"]
+            if names and CONFIG not in names and not all(n.startswith(".") for n in names):
+                raise OutputError(f"{path}: has files but no {CONFIG}: no run; name another --out")
+            known = read_config(path)
+            self._lock = lock(path / "lock", f"{path}: another process runs in it")
+        try:
+            if known is not None:
+                refuse_changes(path, known, settings)
+            else:
+                with whole_file(path / CONFIG) as file:
+                    file.write(json.dumps({"settings": settings, **about}, indent=2).encode())
+            with output_errors(path):
+                for left in path.glob(".*.tmp"):  # by processes that were killed
+                    left.unlink(missing_ok=True)
+                self._events = open_events(path / RESULTS)
+        except BaseException:
+            self._lock.close()
+            raise
+        self.event("start", about)
+
+    def close(self) -> None:
+        """Let other processes in."""
+        with suppress(OSError):  # a line that finds no room was told of when it was written
+            self._events.close()
+        self._lock.close()
+
+    def event(self, kind: str, fields: dict[str, Any]) -> None:
+        self.write_line({"event": kind, **fields})
+        self.listener(kind, fields)
+
+    def write_line(self, value: dict[str, Any]) -> None:
+        """Append a line to the results, as one write."""
+        with output_errors(self.path / RESULTS):
+            self._events.write((json.dumps(rounded(value), allow_nan=False) + "\n").encode())
+            self._events.flush()
+
+    # Checkpoints
+
+    def load(self) -> Saved | None:
+        path = last_checkpoint(self.path)
+        if path is None:
+            return None
+        checkpoint = read_checkpoint(path)
+        phase = checkpoint.about["phase"]
+        if not checkpoint.about["memory"]:
+            return Saved(phase, checkpoint, None)
+        held = self.path / f"memory-{phase:02d}.mrdc"
+        problems = audit(held).problems
+        if problems:
+            raise CheckpointError(f"{held}: damaged ({problems[0]}); name another --out")
+        return Saved(phase, checkpoint, ReplayMemory.load(held))
+
+    def save(self, saved: Saved) -> None:
+        """The memory first: a phase counts once its checkpoint is there."""
+        saved.checkpoint.about["memory"] = saved.memory is not None
+        if saved.memory is not None:
+            saved.memory.save(self.path / f"memory-{saved.phase:02d}.mrdc")
+        write_checkpoint(self.path / f"phase-{saved.phase:02d}.safetensors", saved.checkpoint)
+        for old in [self.path / PARTIAL, *self.path.glob("memory-*.mrdc")]:
+            if old.name != f"memory-{saved.phase:02d}.mrdc":
+                old.unlink(missing_ok=True)
+        self._last = time.monotonic()
+
+    def load_partial(self, phase: int) -> Partial | None:
+        path = self.path / PARTIAL
+        if not path.exists():
+            return None
+        checkpoint = read_checkpoint(path)
+        epoch = checkpoint.about["epoch"]
+        return Partial(phase, epoch, checkpoint) if checkpoint.about["phase"] == phase else None
+
+    def save_partial(self, partial: Callable[[], Partial]) -> None:
+        if time.monotonic() - self._last < self.every:
+            return
+        made = partial()
+        made.checkpoint.about["epoch"] = made.epoch
+        write_checkpoint(self.path / PARTIAL, made.checkpoint)
+        self._last = time.monotonic()
+
+    # The first phase, shared between runs
+
+    @contextmanager
+    def shared(self, key: Callable[[], str]) -> Iterator[tuple[Checkpoint | None, Leave]]:
+        """One process trains it; the others wait, and take it over."""
+        folder = self._shared_folder()
+        if folder is None:
+            yield None, lambda checkpoint: None
+            return
+        file = folder / f"{key()}.safetensors"
+        with file.with_suffix(".lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            for left in folder.glob(f".{file.name}.*.tmp"):  # by processes that were killed
+                left.unlink(missing_ok=True)
+            found = None
+            with suppress(CheckpointError):
+                found = read_checkpoint(file) if file.exists() else None
+
+            def leave(checkpoint: Checkpoint) -> None:
+                try:
+                    write_checkpoint(file, checkpoint)
+                    drop_oldest(folder)
+                except MrdcError as error:
+                    print(f"mrdc: the first phase is not shared ({error})", file=sys.stderr)
+
+            yield found, leave
+
+    def _shared_folder(self) -> Path | None:
+        if not self.cache:
+            return None
+        try:
+            folder = cache_folder() / "first-phase"
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder if os.access(folder, os.W_OK) else None
+        except (OSError, RuntimeError):  # RuntimeError: no home folder
+            return None
+
+
+def lock(path: Path, why: str) -> IO[bytes]:
+    """Hold a file until it is closed or this process is gone.
+
+    Raises:
+        UsageError: another process holds it; `why` is the message.
+    """
+    file = path.open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UsageError(why) from None
+    return file
+
+
+def open_events(path: Path) -> IO[bytes]:
+    """The results, for appending; a line that a crash cut short is removed."""
+    file = path.open("ab+")
+    file.seek(0)
+    written = file.read()
+    file.truncate(written.rfind(b"\n") + 1)
+    return file
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole line of a results file."""
+    if not path.exists():
+        return None
+    lines = path.read_bytes().splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith(b"\n")]
+    try:
+        found = json.loads(whole[-1]) if whole else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def commits(path: Path) -> str | None:
+    """Those that a run was begun and gone on with, in order; None where none is known."""
+    found = []
+    for line in path.read_bytes().splitlines():
+        with suppress(ValueError):  # damaged, which a page tells
+            event = json.loads(line)
+            found += [event.get("commit")] if event.get("event") == "start" else []
+    return ", then ".join(dict.fromkeys(commit for commit in found if commit)) or None
+
+
+def read_config(path: Path) -> dict[str, Any] | None:
+    """Settings that a run folder was begun with; None where there are none yet.
+
+    Raises:
+        OutputError: somebody else's config.json.
+    """
+    file = path / CONFIG
+    if not file.exists():
+        return None
+    try:
+        settings: dict[str, Any] = json.loads(file.read_text())["settings"]
+        return dict(settings)
+    except (ValueError, KeyError, TypeError, OSError):
+        raise OutputError(f"{file}: is not of a run; name another --out") from None
+
+
+def read_in_training(path: Path) -> list[str]:
+    """Test images that a run folder knows to be training images, too; old ones know of none."""
+    found: list[str] = json.loads((path / CONFIG).read_text()).get("in_training", [])
+    return found
+
+
+def refuse_changes(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
+    """Settings decide the numbers, so a folder has one set of them.
+
+    Raises:
+        UsageError: they differ; the message shows how.
+    """
+    before, after = flat(then), flat(now)
+    changes = [
+        f"{flag(name)}: {before.get(name)} there, {after.get(name)} now"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+    if changes:
+        raise UsageError(
+            f"{path}: was begun with other settings ({'; '.join(changes)}); use them, or name "
+            "another --out"
+        )
+
+
+def flag(name: str) -> str:
+    """How a setting is written on the command line."""
+    if name == "stream":
+        return "images, classes or phases"
+    return "--set" if name == "options" else f"--{name.replace('_', '-')}"
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def rounded(value: Any) -> Any:
+    """Floats to six digits, for people who read the lines."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: rounded(entry) for name, entry in value.items()}
+    return [rounded(entry) for entry in value] if isinstance(value, list) else value
+
+
+def drop_oldest(folder: Path) -> None:
+    """Keep the shared first phases within the size of a cache."""
+    with suppress(FileNotFoundError):  # another process may be dropping them, too
+        files = sorted(folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime)
+        total = 0
+        for file in files:
+            total += file.stat().st_size
+            if total > CACHE_BYTES:
+                file.unlink(missing_ok=True)

@@ -1,0 +1,267 @@
+"""`study`: runs that answer a question. Studies in one folder share the runs they agree on."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mrdc._utils.errors import SweepError, UsageError
+from mrdc._utils.files import output_errors, whole_file
+from mrdc._utils.registry import lookup
+from mrdc.detection.settings import DetectSettings
+from mrdc.experiments import run
+from mrdc.experiments import scenes as detect
+from mrdc.experiments.common import decisive_settings, finished, folder_name
+from mrdc.experiments.config import at, grid, named
+from mrdc.experiments.folder import read_config
+from mrdc.experiments.settings import AnySettings
+from mrdc.experiments.studies import STUDIES, TEXTURES, Part, Study
+from mrdc.experiments.sweep import Cell, Tell, cells, sweep
+from mrdc.experiments.verdicts import answer, study_table
+from mrdc.training.settings import RunSettings
+
+Json = dict[str, Any]
+FLAGS = {"data": "--data", "out": "--out", "seed": "--seeds", "superclasses": "--superclasses"}
+# What decides which images a run shows in which phase
+STREAM = ("data", "holdout", "phases", "first", "order", "superclasses", "labelled", "unlabelled")
+
+
+def run_study(
+    name: str,
+    out: Path,
+    *,
+    data: str | None = None,
+    seeds: Sequence[int] = (0,),
+    jobs: int | None = None,
+    superclasses: Path | None = None,
+    changes: Sequence[str] = (),
+    tell: Tell = lambda cell, result: None,
+) -> Json:
+    """Run what is not finished yet; what the command prints, also written to NAME.json.
+
+    Args:
+        data: people's own; None for the built-in data, on which a study is small.
+        superclasses: CSV of class,superclass, for the study of these.
+        changes: settings of all runs, as setting=value.
+
+    Raises:
+        MrdcError: something that cannot be used, or runs that failed.
+    """
+    study = lookup(STUDIES, name, "study")
+    made = study_cells(name, out, data, seeds, superclasses, changes)
+    if study.superclasses and small(study, data) and superclasses is None:
+        write_superclasses(out)
+    if jobs is None and "time" in study.sections:
+        jobs = 1  # runs side by side would slow each other down
+    results = run_cells(made, jobs, tell)
+    rows = study_table(made, [results[cell.folder] for cell in made])
+    found = {
+        "study": name,
+        "title": study.title,
+        "question": study.question,
+        "answer": answer(rows, study.answers),
+        "table": rows,
+        "paper": study.paper,
+        "page": str(out / f"{name}.html"),
+        "runs": [str(folder) for folder in results],
+    }
+    with whole_file(out / f"{name}.json") as file:
+        file.write(json.dumps(found, indent=1).encode())
+    return found
+
+
+def small(study: Study, data: str | None) -> bool:
+    """Whether the built-in data is meant."""
+    return data is None or (data == study.data and not Path(data).exists())
+
+
+# The runs of a study
+
+
+def study_cells(
+    name: str,
+    out: Path,
+    data: str | None = None,
+    seeds: Sequence[int] = (0,),
+    superclasses: Path | None = None,
+    changes: Sequence[str] = (),
+) -> list[Cell]:
+    """Every run, in a folder under `out` whose name says what it is.
+
+    Raises:
+        UsageError: something that the study does not take, or does not go without.
+    """
+    study = lookup(STUDIES, name, "study")
+    parts = study.small if small(study, data) else study.parts
+    axes = dict.fromkeys(axis for part in parts for axis in grid(part.grid))
+    check_changes(changes, parts)
+    if len(set(seeds)) < len(seeds) or not seeds:
+        given = " ".join(map(str, seeds))
+        raise UsageError(f"--seeds needs one or more numbers, each once, got {given or 'none'}")
+    groups = superclass_file(name, study, out, data, superclasses)
+    made: list[Cell] = []
+    for part in parts:
+
+        def base(recipe: str, part: Part = part) -> AnySettings:
+            return part_settings(recipe, data or study.data, groups, (*part.settings, *changes))
+
+        points = {**grid(part.grid), "seed": [str(seed) for seed in seeds]}
+        made += cells(part.recipe, base, points, out)
+    return [
+        replace(cell, place=place(cell, [*axes, "seed"]), folder=out / "runs" / run_name(cell))
+        for cell in made
+    ]
+
+
+def part_settings(
+    recipe: str, data: str, groups: Path | None, changes: Sequence[str]
+) -> AnySettings:
+    """A recipe on this data, with what the study and the people set."""
+    settings: AnySettings = named(recipe).preset.settings
+    settings = replace(settings, data=data)
+    if groups is not None and isinstance(settings, RunSettings):
+        settings = replace(settings, superclasses=groups)
+    for entry in changes:
+        dotted, _, text = entry.partition("=")
+        settings = at(settings, dotted, text, "--set-all")
+    return settings
+
+
+def check_changes(changes: Sequence[str], parts: Sequence[Part]) -> None:
+    """Refuse settings that flags or the study itself decide.
+
+    Raises:
+        UsageError: one of these, or another form.
+    """
+    axes = {axis for part in parts for axis in (*grid(part.grid), "recipe", "method")}
+    for entry in changes:
+        dotted, equals, text = entry.partition("=")
+        if not equals or not dotted or not text:
+            raise UsageError(f"--set-all {entry}: write it as train.epochs=30")
+        if dotted in FLAGS:
+            raise UsageError(f"--set-all {entry}: use {FLAGS[dotted]}")
+        if dotted in axes:
+            raise UsageError(
+                f"--set-all {entry}: the study itself decides {dotted}; `mrdc sweep` takes any grid"
+            )
+
+
+def superclass_file(
+    name: str, study: Study, out: Path, data: str | None, given: Path | None
+) -> Path | None:
+    """The CSV of class,superclass that a study reads, by its full path.
+
+    Raises:
+        UsageError: none where one is needed, or one that nothing would read.
+    """
+    if given is not None and not study.superclasses:
+        raise UsageError(f"--superclasses {given}: the study {name} does not read superclasses")
+    if given is not None:
+        return given.resolve()
+    if not study.superclasses:
+        return None
+    if small(study, data):
+        return made_up(out)
+    assert data is not None
+    if data.startswith("cifar100:"):  # which knows its own
+        return None
+    raise UsageError(
+        f"the study {name} on {data} needs --superclasses FILE.csv: a line class,superclass for "
+        "each class, such as robin,bird"
+    )
+
+
+def made_up(out: Path) -> Path:
+    return (out / "textures-superclasses.csv").resolve()
+
+
+def write_superclasses(out: Path) -> None:
+    """Groups of the built-in textures that look alike."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("class", "superclass"))
+    rows.writerows((name, group) for group, names in TEXTURES.items() for name in names)
+    with output_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with whole_file(made_up(out)) as file:
+        file.write(text.getvalue().encode())
+
+
+def place(cell: Cell, axes: Sequence[str]) -> dict[str, str]:
+    """Where a cell stands on all axes of the study, on those of other parts too."""
+    return {axis: cell.place.get(axis) or value_at(cell, axis) for axis in axes}
+
+
+def value_at(cell: Cell, axis: str) -> str:
+    if axis == "recipe":
+        return cell.recipe
+    value: Any = cell.settings
+    for part in axis.split("."):
+        value = getattr(value, part)
+    return str(value)
+
+
+def run_name(cell: Cell) -> str:
+    """Of what the run is, whichever study asks for it: equal settings, equal name."""
+    settings = cell.settings
+    decisive = json.dumps(decisive_settings(settings), sort_keys=True)
+    digest = hashlib.sha256(decisive.encode()).hexdigest()[:8]
+    replay = f"-{settings.replay}" if isinstance(settings, DetectSettings) else ""
+    name = f"{settings.method}{replay}-{settings.memory.quality}"
+    return f"{folder_name(settings, name)}-{digest}"
+
+
+# Running, and going on
+
+
+def run_cells(made: Sequence[Cell], jobs: int | None, tell: Tell) -> dict[Path, Json]:
+    """Results by folder: those that are there, and those of the runs that are left.
+
+    Raises:
+        SweepError: some failed, the first of which is named; the others are finished before.
+    """
+    results = dict(finished_cells(made))
+    unique = {cell.folder: cell for cell in made}
+    for folder, result in results.items():
+        tell(unique[folder], result)
+    left = [cell for folder, cell in unique.items() if folder not in results]
+    if left:
+        trained = sweep(left, jobs, tell)
+        failed = [result for result in trained if "error" in result]
+        if failed:
+            others = f" (`mrdc report {left[0].folder.parent}` shows the others)"
+            raise SweepError(
+                f"{len(failed)} of {len(left)} runs failed; the first, {failed[0]['folder']}: "
+                f"{failed[0]['error']}" + (others if len(failed) < len(left) else "")
+            )
+        results |= {cell.folder: result for cell, result in zip(left, trained, strict=True)}
+    return {folder: results[folder] for folder in unique}
+
+
+def finished_cells(made: Sequence[Cell]) -> Iterator[tuple[Path, Json]]:
+    """Folders with a result of the images that are there now. Opens every stream once.
+
+    Raises:
+        MrdcError: data that cannot be used.
+    """
+    streams: dict[tuple[object, ...], str] = {}
+    for cell in made:
+        key = (*(getattr(cell.settings, field, None) for field in STREAM),)
+        if isinstance(cell.settings, DetectSettings):
+            key = (*key, cell.settings.seed)
+        if key not in streams:
+            streams[key] = fingerprint(cell.settings)
+        result, known = finished(cell.folder), read_config(cell.folder)
+        if result is not None and known is not None and known.get("stream") == streams[key]:
+            yield cell.folder, result
+
+
+def fingerprint(settings: AnySettings) -> str:
+    """Of the images of a run and their phases, as its folder keeps it."""
+    if isinstance(settings, DetectSettings):
+        return detect.open_stream(settings).fingerprint()[:16]
+    return run.open_stream(settings)[1].fingerprint()[:16]

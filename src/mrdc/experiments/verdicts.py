@@ -1,0 +1,106 @@
+"""What the runs of a study come to: a row for each kind of run, and a sentence."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from statistics import mean
+from typing import Any
+
+from mrdc.experiments.sweep import Cell, grouped, table
+
+Json = dict[str, Any]
+
+
+def study_table(made: Sequence[Cell], results: Sequence[Json]) -> list[Json]:
+    """The rows of a sweep, with what R_q said of what was stored, and of the grid."""
+    groups = grouped(made, results).values()
+    return [row | more_of(runs) for row, runs in zip(table(made, results), groups, strict=True)]
+
+
+def more_of(runs: Sequence[Json]) -> Json:
+    """What a sweep's row does not say of runs that differ in their seed."""
+    ratios = [ratio for run in runs if (ratio := stored_ratio(run)) is not None]
+    lost = [run["initial_forgetting"] for run in runs if "initial_forgetting" in run]
+    picks = {str(run["mean_choice"]) for run in runs if run.get("mean_choice") is not None}
+    return {
+        "volume_ratio": mean(ratios) if ratios else None,
+        "picks": sorted(picks),
+        "initial_forgetting": mean(lost) if lost else None,
+    }
+
+
+def stored_ratio(run: Json) -> float | None:
+    """R_q of the quality that a run stored, averaged over its phases; None where not measured."""
+    chosen, phases = run["quality"], len(run["accuracy"])
+    qualities = chosen if isinstance(chosen, list) else [chosen] * phases
+    measured = {row["quality"]: row["by_phase"] for row in run.get("volume_ratios", [])}
+    ratios = [
+        measured[quality][phase]
+        for phase, quality in enumerate(qualities)
+        if quality in measured and measured[quality][phase] is not None
+    ]
+    return mean(ratios) if ratios else None
+
+
+def row_name(row: Json, without: str = "") -> str:
+    """Where a row stands in the grid, but for one axis."""
+    axes = list(row)[: list(row).index("runs")]
+    return ", ".join(str(row[axis]) for axis in axes if axis != without)
+
+
+# Sentences
+
+
+def answer(rows: Sequence[Json], kind: str) -> str:
+    """R_q beside training, in a sentence; nothing where the study does not ask."""
+    if kind == "grid":
+        return best_of_grid(rows)
+    if kind == "images":
+        return orders(rows, "images held within R_q's bound", lambda row: row["items"])
+    if kind == "nearness":
+        return orders(rows, "R_q nearest to 1", lambda row: -abs(math.log(row["volume_ratio"])))
+    return ""
+
+
+def best_of_grid(rows: Sequence[Json]) -> str:
+    """The best quality by training, and the one that R_q picks along the run of originals."""
+    grids: dict[str, list[Json]] = {}
+    for row in rows:
+        grids.setdefault(row_name(row, "memory.quality"), []).append(row)
+    return " ".join(filter(None, (best_of(name, grid) for name, grid in grids.items())))
+
+
+def best_of(name: str, grid: Sequence[Json]) -> str:
+    """A sentence about the grid of one recipe; one run alone has no best."""
+    said = []
+    if len(grid) > 1:
+        best = max(grid, key=lambda row: float(row["average_incremental_accuracy"]))
+        score = best["average_incremental_accuracy"]
+        said.append(f"the best of the grid is {best['memory.quality']} ({score:.2f} %)")
+    picks = [" or ".join(row["picks"]) for row in grid if row["memory.quality"] == "original"]
+    if any(picks):
+        said.append(f"R_q, measured along originals, picks {picks[0]}")
+    text = "; ".join(said)
+    if not text:
+        return ""
+    return f"{name}: {text}." if name else f"{text[0].upper()}{text[1:]}."
+
+
+def orders(rows: Sequence[Json], by: str, predicted: Callable[[Json], float]) -> str:
+    """The order that R_q puts rows in, that of training, and the pairs they agree on."""
+    known = [row for row in rows if row["volume_ratio"]]
+    if len(known) < 2:
+        return ""
+
+    def trained(row: Json) -> float:
+        return float(row["average_incremental_accuracy"])
+
+    def order(score: Callable[[Json], float]) -> str:
+        return " > ".join(row_name(row) for row in sorted(known, key=score, reverse=True))
+
+    pairs = list(combinations(known, 2))
+    agree = sum((predicted(a) - predicted(b)) * (trained(a) - trained(b)) > 0 for a, b in pairs)
+    return (
+        f"By {by}: {order(predicted)}. By training: {order(trained)}. "
+        f"They agree on {agree} of {len(pairs)} pairs."
+    )

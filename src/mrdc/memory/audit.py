@@ -1,0 +1,86 @@
+"""`audit`: recompute every byte and checksum of a memory file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mrdc._utils.errors import MemoryFileError, MrdcError
+from mrdc._utils.threads import ordered, workers
+from mrdc.codec.image import decode
+from mrdc.memory.file import MemoryFile, box_problems
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found; a sound file has no problems."""
+
+    items: int
+    payload_bytes: int
+    budget_bytes: int
+    file_bytes: int
+    problems: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": not self.problems, **self.__dict__}
+
+
+def audit(path: Path, progress: Callable[[int], None] = lambda count: None) -> Audit:
+    """Check a memory file whole: index, budget, ranks, every image's bytes and pixels.
+
+    Raises:
+        MemoryFileError: there is no such file, or it cannot be read at all.
+    """
+    if not path.is_file():
+        raise MemoryFileError(f"{path}: no such memory file")
+    size = path.stat().st_size
+    try:
+        file = MemoryFile(path)
+    except MemoryFileError as error:
+        return Audit(0, 0, 0, size, [str(error)])
+    budget = file.meta["budget"]["bytes"]
+    problems = _index_problems(file)
+    with workers(None) as pool:
+        check = partial(_image_problem, file)
+        for _, problem in ordered(pool, check, range(len(file))):
+            progress(1)
+            if problem:
+                problems.append(problem)
+    used, what = (size, "file") if file.meta["whole_file"] else (file.image_bytes, "images")
+    if used > budget:
+        problems.append(f"{used:,} bytes of {what} exceed the budget of {budget:,}")
+    return Audit(len(file), file.image_bytes, budget, size, problems)
+
+
+def _index_problems(file: MemoryFile) -> list[str]:
+    """What an index can get wrong although its checksum holds."""
+    arrays, problems = file.arrays, []
+    offsets = arrays["offsets"]
+    if offsets[0] != 0 or offsets[-1] != arrays["payload"].nbytes or (np.diff(offsets) <= 0).any():
+        problems.append("images do not cover the payload end to end")
+    counts = [entry["items"] for entry in file.meta["classes"]]
+    labels = np.repeat([entry["label"] for entry in file.meta["classes"]], counts)
+    ranks = np.array([rank for count in counts for rank in range(count)])
+    if not np.array_equal(arrays["labels"], labels) or not np.array_equal(arrays["ranks"], ranks):
+        problems.append("labels and ranks do not match the classes")
+    pairs = np.column_stack([arrays["labels"], arrays["digests"]])
+    if len(np.unique(pairs, axis=0)) != len(pairs):
+        problems.append("a class holds the same image twice")
+    if "boxes" in arrays:
+        problems += box_problems(
+            arrays["box_counts"], arrays["boxes"], file.sources, len(file.box_classes)
+        )
+    return problems
+
+
+def _image_problem(file: MemoryFile, index: int) -> str | None:
+    if not file.intact(index):
+        return f"image {index}: its bytes do not match their SHA-256"
+    try:
+        decode(file.stream(index), f"image {index}")
+    except MrdcError as error:
+        return str(error)
+    return None

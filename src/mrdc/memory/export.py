@@ -1,0 +1,199 @@
+"""`export`: the images of a memory file as a folder, a WebDataset tar or a COCO data set."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
+from mrdc._utils.files import beside, output_errors, whole_file
+from mrdc.codec.image import decode
+from mrdc.data.scenes import Boxes
+from mrdc.memory.file import MemoryFile
+
+Format = Literal["folder", "webdataset", "coco"]
+Tell = Callable[[int], None]  # told of progress
+KINDS = {
+    b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\0": "tif",
+    b"MM\0*": "tif", b"\0\0\0\x0cjP": "jp2", b"\xff\x4f\xff\x51": "jp2", b"P5": "pgm", b"P6": "ppm",
+}  # fmt: skip
+
+
+def export(
+    file: MemoryFile,
+    output: Path,
+    format: Format | None = None,
+    progress: Tell = lambda count: None,
+) -> int:
+    """Write every image as a file of its own; how many there were.
+
+    Without a format, a name that ends in .tar means webdataset, and boxes mean coco.
+
+    Raises:
+        OutputError: the output exists or cannot be written; nothing is left of it.
+        MemoryFileError: an image does not match its checksum.
+        UsageError: coco, but the images have no boxes.
+    """
+    if output.exists() or output.is_symlink():
+        raise OutputError(f"{output}: exists already; name a new one")
+    if not output.absolute().parent.is_dir():
+        raise OutputError(f"{output}: there is no folder {output.parent}")
+    if format is None:
+        plain: Format = "coco" if file.box_classes else "folder"
+        format = "webdataset" if output.suffix == ".tar" else plain
+    WRITERS[format](file, output, progress)
+    return len(file)
+
+
+def _images(file: MemoryFile) -> Iterator[tuple[int, bytes, str, int, int, str]]:
+    """Position, bytes, ending, label, rank and source of every image."""
+    sources = file.sources
+    for index in range(len(file)):
+        stream = file.stream(index)
+        if not file.intact(index):
+            raise MemoryFileError(f"{file.path}: image {index} does not match its SHA-256: damaged")
+        label, rank = (int(file.arrays[name][index]) for name in ("labels", "ranks"))
+        yield index, stream, ending(stream), label, rank, sources[index]
+
+
+def ending(stream: bytes) -> str:
+    """The file ending that fits encoded bytes."""
+    if stream[:4] == b"RIFF" and stream[8:12] == b"WEBP":
+        return "webp"
+    if stream[4:8] == b"ftyp":
+        return "avif"
+    return next((kind for start, kind in KINDS.items() if stream.startswith(start)), "bin")
+
+
+def safe_names(names: list[str]) -> list[str]:
+    """A distinct, harmless file name for each name.
+
+    Letters, digits, space, dot, dash and underscore stay, other characters
+    become underscores; a name that is changed by this, or taken, gets a number.
+    """
+    taken = {"manifest.csv"}
+    safe: list[str] = []
+    for position, name in enumerate(names):
+        plain = re.sub(r"[^\w .-]", "_", name).strip(" .")
+        plain = plain.encode()[:100].decode(errors="ignore")
+        numbered = (f"{number:04d}_{plain}" for number in itertools.count(position))
+        wanted = itertools.chain([plain] if plain == name else [], numbered)
+        free = next(choice for choice in wanted if choice.casefold() not in taken)
+        taken.add(free.casefold())
+        safe.append(free)
+    return safe
+
+
+@contextmanager
+def _whole_folder(output: Path) -> Iterator[Path]:
+    """A folder that appears under its name only when it is complete."""
+    with output_errors(output):
+        temporary = beside(output.absolute())
+        try:
+            temporary.mkdir()
+            yield temporary
+            temporary.rename(output)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _folder(file: MemoryFile, output: Path, progress: Tell) -> None:
+    classes = file.meta["classes"]
+    folders = dict(
+        zip((c["label"] for c in classes), safe_names([c["name"] for c in classes]), strict=True)
+    )
+    names = {c["label"]: c["name"] for c in classes}
+    with _whole_folder(output) as folder:
+        manifest = folder / "manifest.csv"
+        with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
+            writer = csv.writer(listing)
+            writer.writerow(["file", "label", "class", "rank", "source"])
+            for _, stream, kind, label, rank, source in _images(file):
+                relative = f"{folders[label]}/{rank:06d}.{kind}"
+                target = folder / relative
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(stream)
+                writer.writerow([relative, label, names[label], rank, source])
+                progress(1)
+
+
+def _webdataset(file: MemoryFile, output: Path, progress: Tell) -> None:
+    names = {entry["label"]: entry["name"] for entry in file.meta["classes"]}
+    boxes = [rows.tolist() for rows in file.boxes]  # left, top, right, bottom, label
+    with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
+        for index, stream, kind, label, rank, source in _images(file):
+            about = {"class": names[label], "rank": rank, "source": source}
+            about |= {"boxes": boxes[index]} if file.box_classes else {}
+            _put(tar, f"{index:08d}.{kind}", stream)
+            _put(tar, f"{index:08d}.cls", str(label).encode())
+            _put(tar, f"{index:08d}.json", json.dumps(about).encode())
+            progress(1)
+
+
+def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(data)
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def _coco(file: MemoryFile, output: Path, progress: Tell) -> None:
+    """Files in images/, and annotations.json; a category's id is its label and 1."""
+    if not file.box_classes:
+        raise UsageError(
+            f"{file.path}: its images have no boxes, which the format coco needs; choose folder or "
+            "webdataset"
+        )
+    boxes, names = file.boxes, safe_names([os.path.splitext(name)[0] for name in file.sources])
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    with _whole_folder(output) as folder:
+        (folder / "images").mkdir()
+        for index, stream, kind, _, _, source in _images(file):
+            name = f"{names[index]}.{kind}"
+            (folder / "images" / name).write_bytes(stream)
+            height, width, _ = decode(stream, source).shape
+            images.append({"id": index + 1, "file_name": name, "width": width, "height": height})
+            annotations += _annotations(index + 1, boxes[index], len(annotations) + 1)
+            progress(1)
+        classes = enumerate(file.box_classes, start=1)
+        data = {
+            "info": {"description": f"images and boxes of {file.path.name}, written by mrdc"},
+            "images": images,
+            "annotations": annotations,
+            "categories": [{"id": number, "name": name} for number, name in classes],
+        }
+        (folder / "annotations.json").write_text(json.dumps(data))
+
+
+def _annotations(image: int, boxes: Boxes, first: int) -> list[dict[str, Any]]:
+    """COCO's entries for the boxes of an image, numbered from `first`."""
+    entries = []
+    for number, (left, top, right, bottom, label) in enumerate(boxes.tolist(), first):
+        width, height = right - left, bottom - top
+        entries.append(
+            {
+                "id": number,
+                "image_id": image,
+                "category_id": int(label) + 1,
+                "bbox": [left, top, width, height],
+                "area": width * height,
+                "iscrowd": 0,
+            }
+        )
+    return entries
+
+
+WRITERS: dict[str, Callable[[MemoryFile, Path, Tell], None]] = {
+    "folder": _folder,
+    "webdataset": _webdataset,
+    "coco": _coco,
+}

@@ -1,0 +1,156 @@
+"""Which compression quality: volumes of features and their ratio (Sec. 4).
+
+R_q = Vol(compressed) / Vol(original), where the volume is that of the
+parallelotope spanned by unit feature rows. The quality chosen is the one that
+buys most images while |R_q - 1| < epsilon.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mrdc._utils.errors import UsageError, VolumeError
+
+Volume = Literal["gram", "ridge"]
+
+SINGULAR = 1e-10  # an eigenvalue below this cannot be told from fp32 rounding of features
+LARGEST_LOG = 700.0  # of a float, with some room
+RIDGE = 0.1  # lambda of the ridge volume
+
+
+def gram(features: Tensor) -> Tensor:
+    """Inner products of the rows scaled to length 1, in float64, shape (n, n)."""
+    rows = torch.nn.functional.normalize(features.double(), dim=1)
+    return rows @ rows.T
+
+
+def log_volume(features: Tensor, volume: Volume = "gram") -> float:
+    """Log-volume spanned by feature rows scaled to length 1, shape (n, d).
+
+    Half the log-determinant of the Gram matrix L (Sec. 4.2), in logs because
+    det underflows for many similar rows; -inf where rows coincide. The
+    non-paper "ridge" volume is half of log det(I + L / 0.1), finite for any n.
+
+    Raises:
+        VolumeError: n > d, where every volume is zero.
+    """
+    n, d = features.shape
+    kernel = gram(features)
+    if volume == "ridge":
+        identity = torch.eye(n, dtype=kernel.dtype, device=kernel.device)
+        return 0.5 * float(torch.linalg.slogdet(identity + kernel / RIDGE).logabsdet)
+    if n > d:
+        raise VolumeError(
+            f"features has {n} rows in {d} dimensions, so its volume is zero; pass at most {d} "
+            "rows, or use the volume 'ridge' (--volume, of runs --memory.volume), which is not "
+            "the paper's"
+        )
+    eigenvalues = torch.linalg.eigvalsh(kernel)
+    if eigenvalues[0] < SINGULAR:
+        return -math.inf
+    return 0.5 * float(eigenvalues.log().sum())
+
+
+def from_log(log: float) -> float:
+    """A ratio from its logarithm; one beyond all floats is cut off at a very large one."""
+    return math.exp(min(log, LARGEST_LOG))
+
+
+def volume_ratio(original: Tensor, compressed: Tensor, volume: Volume = "gram") -> float:
+    """R_q of one set: features (n, d) of images before and after compression."""
+    return from_log(log_volume(compressed, volume) - log_volume(original, volume))
+
+
+@dataclass(frozen=True)
+class PhaseRatio:
+    """R_q over the classes of a phase.
+
+    Attributes:
+        log: mean over classes of log Vol(compressed) - log Vol(original).
+        by_class: the same for each class in that mean.
+        excluded: classes left out, and why.
+    """
+
+    log: float
+    by_class: dict[str, float]
+    excluded: dict[str, str]
+
+    @property
+    def value(self) -> float:
+        """R_q: the geometric mean of the classes' ratios."""
+        return from_log(self.log)
+
+
+def phase_ratio(
+    features: Mapping[str, tuple[Tensor, Tensor]], volume: Volume = "gram"
+) -> PhaseRatio:
+    """R_q of a phase, from (original, compressed) features of each class.
+
+    A class whose volume is zero, or that has one image (its volume is 1 at
+    any quality), says nothing about quality: it is left out and named.
+    """
+    by_class: dict[str, float] = {}
+    excluded: dict[str, str] = {}
+    for name, (original, compressed) in features.items():
+        logs = [log_volume(rows, volume) for rows in (original, compressed)]
+        if len(original) < 2:
+            excluded[name] = "one image"
+        elif math.isinf(logs[0]):
+            excluded[name] = "originals that look the same to the embedding"
+        elif math.isinf(logs[1]):
+            excluded[name] = "images that look the same once compressed"
+        else:
+            by_class[name] = logs[1] - logs[0]
+    mean = sum(by_class.values()) / len(by_class) if by_class else math.nan
+    return PhaseRatio(mean, by_class, excluded)
+
+
+# The exact k-DPP that the paper sets aside as too expensive
+
+
+def spectrum(features: Tensor) -> NDArray[np.float64]:
+    """Eigenvalues of the Gram matrix that are not zero, from the smaller of its two forms."""
+    rows = torch.nn.functional.normalize(features.double(), dim=1)
+    n, d = rows.shape
+    values = torch.linalg.eigvalsh(rows.T @ rows if d < n else rows @ rows.T).cpu().numpy()
+    return np.asarray(values[values > SINGULAR])
+
+
+def log_normaliser(features: Tensor, k: int) -> float:
+    """Log of the sum of det(L_M) over all subsets M of k rows.
+
+    It is the k-th elementary symmetric polynomial of the eigenvalues of L,
+    by recursion over them in log space; -inf where k exceeds the rank.
+    """
+    if not 0 <= k <= len(features):
+        raise UsageError(f"k must be from 0 to {len(features)} rows, got {k}")
+    eigenvalues = spectrum(features)
+    sums = np.full(k + 1, -np.inf)
+    sums[0] = 0.0
+    for log_eigenvalue in np.log(eigenvalues):
+        sums[1:] = np.logaddexp(sums[1:], sums[:-1] + log_eigenvalue)
+    return float(sums[k])
+
+
+def log_subset_probability(features: Tensor, subset: Sequence[int] | Tensor) -> float:
+    """Log-probability that the k-DPP over all rows (n, d) draws just this subset."""
+    rows = torch.as_tensor(subset)
+    return 2 * log_volume(features[rows]) - log_normaliser(features, len(rows))
+
+
+def log_partition_ratio(original: Tensor, compressed: Tensor, k: int) -> float:
+    """Log Z_q: the k-DPP normaliser of all originals over that of all compressed.
+
+    R_q^2 Z_q is then P(compressed subset) / P(original subset), and the
+    paper's second goal is L_2 = |R_q^2 Z_q - 1|.
+    """
+    return log_normaliser(original, k) - log_normaliser(compressed, k)
+
+
+# The choice

@@ -1,0 +1,52 @@
+"""How a network answers the test images of all classes seen."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrdc.nn.embed import exact
+from mrdc.nn.net import Net, Output
+
+
+def evaluate(
+    model: Net,
+    predict: Callable[[Output], Tensor],
+    views: Iterable[tuple[Tensor, Tensor]],
+    tasks: Sequence[range],
+) -> dict[str, Any]:
+    """Accuracy in percent: of all classes, of each task, and of the plain head.
+
+    Args:
+        predict: scores that are compared between classes, from what the network says.
+        views: images and labels, on the device of the network.
+        tasks: classes of each, which together are all.
+    """
+    device, classes = model.mean.device, model.classes
+    right = {name: torch.zeros(classes, device=device) for name in ("method", "head")}
+    count = torch.zeros(classes, device=device)
+    task = torch.repeat_interleave(torch.tensor(list(map(len, tasks)))).to(device)
+    pairs = torch.zeros(len(tasks) ** 2, device=device)
+    with torch.inference_mode(), exact():
+        for images, labels in views:
+            out = model(images)
+            count += torch.bincount(labels, minlength=classes)
+            for name, scores in (("method", predict(out)), ("head", out.scores)):
+                answers = scores.argmax(1)
+                hits = labels[answers == labels]
+                right[name] += torch.bincount(hits, minlength=classes)
+                if name == "method":
+                    both = task[labels] * len(tasks) + task[answers]
+                    pairs += torch.bincount(both, minlength=len(pairs))
+
+    def percent(hits: Tensor, labels: range) -> float:
+        part = slice(labels.start, labels.stop)
+        return 100 * int(hits[part].sum()) / int(count[part].sum())
+
+    return {
+        "accuracy": percent(right["method"], range(classes)),
+        "head_accuracy": percent(right["head"], range(classes)),
+        "tasks": [percent(right["method"], labels) for labels in tasks],
+        "confusion": pairs.long().view(len(tasks), -1).tolist(),
+    }

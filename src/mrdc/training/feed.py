@@ -1,0 +1,292 @@
+"""What training reads: examples, kept encoded, decoded in RAM, or decoded on the GPU."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mrdc._utils.threads import ordered, workers
+from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_crops
+from mrdc.data.crops import centre_crop, resize, train_crop
+from mrdc.data.examples import Companions, Examples, Places
+from mrdc.data.loader import Images, batches, grouped
+from mrdc.data.photo import Photo
+from mrdc.memory.replay import ReplayMemory
+
+Resident = Literal["auto", "gpu", "ram", "stream"]
+SHARE = 0.4  # of the free memory that `auto` will take for decoded images
+
+
+def from_memory(memory: ReplayMemory) -> Examples:
+    """What a memory holds."""
+    names = [name for label in memory.labels for name in memory.sources(label)]
+    photos = tuple(Photo(name, _Encoded(memory, i)) for i, name in enumerate(names))
+    return Examples(photos, tuple(memory.targets))
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Loads an image of a memory."""
+
+    memory: ReplayMemory
+    index: int
+
+    def __call__(self) -> bytes:
+        return self.memory.encoded(self.index)
+
+
+class Feed(Protocol):
+    """Endless training views of some examples."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        """Shuffled, cropped and mirrored batches (n, 3, size, size) of 0 to 255, and labels.
+
+        Companions' images, and what is told with them, come after these.
+        """
+        ...
+
+
+def in_batches(order: Places, batch_size: int) -> list[Places]:
+    """An order cut into batches; a lone last one joins those before: batch norm needs two."""
+    last = len(order) - 1
+    cuts = [cut for cut in range(batch_size, len(order), batch_size) if cut != last]
+    return np.split(order, cuts)
+
+
+def chosen(
+    companions: Companions | None, batches: list[Places], rng: np.random.Generator
+) -> tuple[list[Places], list[Places]]:
+    """For each batch the places of its companions, and what is told of them; none unless asked."""
+    pairs = [
+        companions.choose(batch, rng) if companions else (batch[:0], batch[:0]) for batch in batches
+    ]
+    return [places for places, _ in pairs], [told for _, told in pairs]
+
+
+@dataclass
+class HostFeed:
+    """Crops made by threads, from images that are decoded once or every time."""
+
+    images: Images
+    labels: Sequence[int]
+    size: int
+    device: torch.device
+    threads: int | None = None
+    companions: Companions | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        order = np.arange(len(self))
+        rng = np.random.default_rng((seed, epoch))
+        rng.shuffle(order)
+        batches = in_batches(order, batch_size)
+        companions, told = chosen(self.companions, batches, rng)
+        cropped = self.companions is None or self.companions.cropped
+
+        def view(job: tuple[int, bool]) -> Tensor:
+            index, cropped = job
+            image = self.images[index][0]
+            if not cropped:
+                return centre_crop(image, self.size)
+            return train_crop(image, self.size, np.random.default_rng((seed, epoch, index)))
+
+        jobs = [
+            [*((i, True) for i in batch.tolist()), *((i, cropped) for i in more.tolist())]
+            for batch, more in zip(batches, companions, strict=True)
+        ]
+        labels = torch.tensor(self.labels)
+        made = grouped(view, jobs, self.threads)
+        for batch, numbers, views in zip(batches, told, made, strict=True):
+            images = views.to(self.device)
+            x, y = images[: len(batch)], labels[batch].to(self.device)
+            if self.companions is None:
+                yield x, y
+            else:
+                yield x, y, images[len(batch) :], torch.from_numpy(numbers).to(self.device)
+
+
+@dataclass
+class Decoded:
+    """Images in RAM as uint8."""
+
+    images: list[Tensor]
+    labels: Sequence[int]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.images[index], self.labels[index]
+
+
+class GpuFeed:
+    """Images decoded once to uint8 on the GPU, and cropped there in batches.
+
+    They lie in the corner of a canvas (height, 3, width) as large as the largest. Images
+    more than twice as long as a view are scaled down to that first.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        size: int,
+        device: torch.device,
+        threads: int | None = None,
+        compiled: bool = False,
+        companions: Companions | None = None,
+    ):
+        self.size, self.compiled, self.companions = size, compiled, companions
+        self.labels = torch.tensor(examples.labels, device=device)
+        self.sides = np.empty((len(examples), 2), np.int64)
+        self.images = torch.empty(len(examples), 0, 3, 0, dtype=torch.uint8, device=device)
+        chunk: list[Tensor] = []
+        for index, image in enumerate(_decoded(examples, threads, 2 * size)):
+            self.sides[index] = image.shape[1:]
+            chunk.append(image)
+            if len(chunk) == 512 or index + 1 == len(examples):
+                self._upload(chunk, index + 1 - len(chunk))
+                chunk = []
+
+    def _upload(self, chunk: list[Tensor], start: int) -> None:
+        height, width = (max(image.shape[side] for image in chunk) for side in (1, 2))
+        have_height, _, have_width = self.images.shape[1:]
+        if height > have_height or width > have_width:
+            more = (0, max(width - have_width, 0), 0, 0, 0, max(height - have_height, 0))
+            self.images = F.pad(self.images, more)
+        _, canvas_height, _, canvas_width = self.images.shape
+        canvas = np.zeros((len(chunk), canvas_height, canvas_width, 3), np.uint8)
+        for place, image in zip(canvas, chunk, strict=True):
+            place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0).numpy()
+        there = torch.from_numpy(canvas).to(self.images.device)
+        self.images[start : start + len(chunk)] = there.permute(0, 1, 3, 2)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        rng = np.random.default_rng((seed, epoch))
+        height, width = self.sides[:, 0], self.sides[:, 1]
+        crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
+        batches = in_batches(rng.permutation(len(self)), batch_size)
+        companions, told = chosen(self.companions, batches, rng)
+        others = crops
+        if self.companions is not None and not self.companions.cropped:
+            centres = centre_crops(height, width, self.size)
+            others = self._send(np.stack(centres).astype(np.float32))
+        sent = (self._sent(groups) for groups in (batches, companions, told))
+        for index, more, numbers in zip(*sent, strict=True):
+            x, y = self._views(crops, index, batch_size), self.labels[index]
+            if self.companions is None:
+                yield x, y
+            else:
+                yield x, y, self._views(others, more, batch_size), numbers
+
+    def _views(self, crops: Tensor, index: Tensor, batch_size: int) -> Tensor:
+        """Crops of these images, as many at once as a batch has."""
+        views = []
+        for part in torch.split(index, batch_size):
+            images = self.images.index_select(0, part).permute(0, 2, 1, 3)
+            full = len(part) == batch_size
+            crop = compiled_crop() if self.compiled and full else crop_batch
+            views.append(crop(images, crops[:, part], self.size))
+        return views[0] if len(views) == 1 else torch.cat(views)
+
+    def _sent(self, groups: list[Places]) -> tuple[Tensor, ...]:
+        """Places on the device, sent together."""
+        return torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
+
+    def _send(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(self.images.device)
+
+
+def open_feed(
+    examples: Examples,
+    size: int,
+    device: torch.device,
+    resident: Resident = "auto",
+    threads: int | None = None,
+    compiled: bool = False,
+    companions: Companions | None = None,
+) -> Feed:
+    """A feed that keeps the images where they are read fastest and there is room."""
+    where = _where(examples, size, device) if resident == "auto" else resident
+    if where == "gpu":
+        return GpuFeed(examples, size, device, threads, compiled, companions)
+    images: Images = examples
+    if where == "ram":
+        images = Decoded(list(_decoded(examples, threads)), examples.labels)
+    return HostFeed(images, examples.labels, size, device, threads, companions)
+
+
+def _where(examples: Examples, size: int, device: torch.device) -> Resident:
+    """The fastest place that has room, judged by a sample."""
+    places = np.linspace(0, len(examples) - 1, min(len(examples), 32)).astype(int)
+    sides = [examples[int(place)][0].shape[1:] for place in places]
+    if device.type == "cuda":
+        height, width = (min(max(side[i] for side in sides), 2 * size) for i in (0, 1))
+        if 3 * height * width * len(examples) < SHARE * free_memory(device):
+            return "gpu"
+    mean = sum(3 * height * width for height, width in sides) / len(sides)
+    room = SHARE * free_memory(torch.device("cpu"))
+    return "ram" if mean * len(examples) < room else "stream"
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be had on a device; a guess where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvail"))
+    except (OSError, StopIteration):
+        return 4 << 30
+
+
+def _decoded(examples: Examples, threads: int | None, limit: int | None = None) -> Iterator[Tensor]:
+    """Every image in order, its long side at most `limit`."""
+
+    def load(index: int) -> Tensor:
+        image = examples[index][0]
+        scale = limit / max(image.shape[1:]) if limit else 1.0
+        if scale >= 1:
+            return image
+        height, width = (max(1, round(side * scale)) for side in image.shape[1:])
+        return resize(image, height, width)
+
+    with workers(threads) as pool:
+        for _, image in ordered(pool, load, range(len(examples))):
+            yield image
+
+
+class Views:
+    """Evaluation views of examples, made once and kept where there is room."""
+
+    def __init__(self, size: int, device: torch.device, resident: Resident, threads: int | None):
+        self.size, self.device, self.resident, self.threads = size, device, resident, threads
+        self._parts: list[list[tuple[Tensor, Tensor]] | Examples] = []
+
+    def add(self, examples: Examples) -> None:
+        """More of them, after those that are there."""
+        room = SHARE * free_memory(self.device)
+        if self.resident == "stream" or 3 * self.size**2 * len(examples) > room:
+            self._parts.append(examples)
+        else:
+            self._parts.append(list(self._make(examples)))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Uint8 batches and labels, on the device."""
+        for part in self._parts:
+            yield from self._make(part) if isinstance(part, Examples) else part
+
+    def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in batches(
+            examples, examples.labels, 128, self.size, False, seed=0, epoch=0, threads=self.threads
+        ):
+            yield images.to(self.device), labels.to(self.device)

@@ -1,0 +1,143 @@
+"""Image files of every kind come in right."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mrdc._utils.errors import ImageError
+from mrdc.codec import image as module
+from mrdc.codec.image import decode, upright
+from tests.conftest import jpeg, pixels
+
+RAMP = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (8, 1))  # (8, 64), left dark, right bright
+
+
+def file(image: Image.Image, format: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def test_grey_becomes_three_equal_channels() -> None:
+    """PNG and JPEG alike."""
+    for data in (file(Image.fromarray(RAMP)), file(Image.fromarray(RAMP), "JPEG", quality=100)):
+        got = decode(data)
+        assert got.shape == (8, 64, 3)
+        assert np.abs(got.astype(int) - RAMP[:, :, None]).max() <= 2
+
+
+def test_palette_becomes_its_colours() -> None:
+    """A palette image shows the colours it points to."""
+    picture = Image.fromarray(pixels(0)).quantize(16)
+    np.testing.assert_array_equal(decode(file(picture)), np.asarray(picture.convert("RGB")))
+
+
+def test_alpha_is_laid_over_white() -> None:
+    """Transparent pixels are white, half transparent ones half way there."""
+    rgba = np.zeros((1, 3, 4), np.uint8)
+    rgba[0, :, 3] = (0, 128, 255)
+    got = decode(file(Image.fromarray(rgba)))
+    np.testing.assert_array_equal(got[0, :, 0], [255, 127, 0])
+
+
+def test_palette_transparency_is_laid_over_white() -> None:
+    """GIF-style transparency, too."""
+    picture = Image.new("P", (2, 1))
+    picture.putpalette([10, 20, 30, 200, 100, 0])
+    picture.putpixel((1, 0), 1)
+    got = decode(file(picture, transparency=0))
+    np.testing.assert_array_equal(got[0], [[255, 255, 255], [200, 100, 0]])
+
+
+def test_cmyk_becomes_rgb() -> None:
+    """A CMYK JPEG shows its colours, not their negative."""
+    rgb = Image.new("RGB", (16, 16), (200, 30, 60))
+    got = decode(file(rgb.convert("CMYK"), "JPEG", quality=95))
+    assert np.abs(got[8, 8].astype(int) - (200, 30, 60)).max() < 12
+
+
+def test_sixteen_bit_grey_keeps_its_range() -> None:
+    """65535 is white and 32768 is mid grey; nothing is clipped."""
+    deep = Image.fromarray(np.array([[0, 32768, 65535]], np.uint16))
+    np.testing.assert_array_equal(decode(file(deep))[0, :, 0], [0, 128, 255])
+
+
+def test_float_pixels_are_refused() -> None:
+    """Their range is unknown."""
+    picture = Image.fromarray(np.ones((2, 2), np.float32))
+    with pytest.raises(ImageError, match=r"x\.tif: floating-point pixels"):
+        decode(file(picture, "TIFF"), "x.tif")
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(format: str, orientation: int) -> None:
+    """All eight, against Pillow's transposition done by hand."""
+    turns = {
+        2: [Image.Transpose.FLIP_LEFT_RIGHT],
+        3: [Image.Transpose.ROTATE_180],
+        4: [Image.Transpose.FLIP_TOP_BOTTOM],
+        5: [Image.Transpose.TRANSPOSE],
+        6: [Image.Transpose.ROTATE_270],
+        7: [Image.Transpose.TRANSVERSE],
+        8: [Image.Transpose.ROTATE_90],
+    }
+    picture = Image.fromarray(pixels(1, 24, 40))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = file(picture, format, exif=exif, quality=95)
+    expected = Image.open(io.BytesIO(data)).convert("RGB")
+    for turn in turns.get(orientation, []):
+        expected = expected.transpose(turn)
+    np.testing.assert_array_equal(decode(data), np.asarray(expected))
+
+
+def test_upright_tells_exif_from_none() -> None:
+    """Only streams without EXIF take the fast path."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert upright(jpeg(0))
+    assert upright(file(Image.fromarray(RAMP), "JPEG", xmp=b"<xmp>a title</xmp>"))
+    assert not upright(file(Image.fromarray(RAMP), "JPEG", exif=exif))
+
+
+def test_xmp_orientation_is_applied() -> None:
+    """As Pillow does, which other readers go by."""
+    mark = b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+    block = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">' + mark + b"</x:xmpmeta>"
+    data = file(Image.fromarray(pixels(1, 24, 40)), "JPEG", xmp=block)
+    assert decode(data).shape == (40, 24, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", r"bad\.jpg: the file is empty \(0 bytes\)"),
+        (b"hello, I am text", r"bad\.jpg: not an image file"),
+        (b"\xff\xd8\xff\xe0 not really", r"bad\.jpg: "),
+        (jpeg(0, 90, 64, 64)[:700], r"bad\.jpg: the image is damaged"),
+    ],
+)
+def test_bad_files_are_named(data: bytes, message: str) -> None:
+    """Every refusal begins with the file's name."""
+    with pytest.raises(ImageError, match=message):
+        decode(data, "bad.jpg")
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_a_bomb_is_refused_before_it_is_decoded(
+    format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is checked on the header."""
+    monkeypatch.setattr(module, "MAX_PIXELS", 500)
+    with pytest.raises(ImageError, match=r"big: 64 x 8 = 512 pixels; at most 500"):
+        decode(file(Image.fromarray(RAMP), format), "big")
+
+
+def test_flawed_but_whole_jpegs_are_read() -> None:
+    """Stray bytes before the end mark do not lose the image."""
+    data = jpeg(0, 90, 32, 32)
+    assert decode(data[:-2] + b"\0\0\0\0" + data[-2:]).shape == (32, 32, 3)

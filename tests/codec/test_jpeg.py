@@ -1,0 +1,79 @@
+"""Shared JPEG tables."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mrdc.codec.image
+import mrdc.codec.jpeg
+from mrdc.codec.image import decode
+from mrdc.codec.jpeg import Jpeg, JpegOptimised, join, split
+from tests.conftest import jpeg, pixels
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 100), st.integers(0, 99))
+def test_join_undoes_split(height: int, width: int, quality: int, seed: int) -> None:
+    """Bit-exact for any size and quality."""
+    stream = jpeg(seed, quality, height, width)
+    tables, body = split(stream)
+    assert join(tables, body) == stream
+
+
+@given(st.integers(1, 100))
+def test_images_of_all_sizes_share_the_tables_of_a_quality(quality: int) -> None:
+    """The codec can say what they are before it has seen an image."""
+    tables = Jpeg().tables(quality)
+    for seed, size in enumerate([(8, 8), (31, 17), (64, 48)]):
+        assert split(jpeg(seed, quality, *size))[0] == tables
+
+
+def test_tables_are_most_of_a_tiny_file() -> None:
+    """Over 600 bytes of a 32 px file do not depend on the image."""
+    stream = jpeg(0, 50, 32, 32)
+    tables, body = split(stream)
+    assert len(tables) > 600
+    assert len(body) == len(stream) - len(tables) - 2 + 4  # less the end mark, with the size
+
+
+@pytest.mark.parametrize(
+    "stream", [b"", b"\xff\xd8", b"PNG", b"\xff\xd8\xff\xe0\0\x04ab", bytes(99)]
+)
+def test_other_streams_stay_whole(stream: bytes) -> None:
+    """What is not a baseline JPEG comes back as it is."""
+    assert split(stream) == (b"", stream)
+
+
+def test_optimised_tables_are_smaller() -> None:
+    """Same pixels as plain JPEG of that quality up to the encoder, fewer bytes."""
+    image = pixels(0, 64, 64)
+    assert len(JpegOptimised().encode(image, 50)) < len(Jpeg().encode(image, 50))
+
+
+@pytest.fixture
+def without_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(mrdc.codec.jpeg, "simplejpeg", None)
+    monkeypatch.setattr(mrdc.codec.image, "simplejpeg", None)
+    yield
+
+
+def test_decodes_the_same_pixels_without_simplejpeg(without_simplejpeg: None) -> None:
+    """Pillow is a full stand-in for decoding."""
+    stream = jpeg(0, 80, 40, 56)
+    plain = decode(stream)
+    assert plain.shape == (40, 56, 3)
+    simple = pytest.importorskip("simplejpeg").decode_jpeg(stream)
+    np.testing.assert_array_equal(plain, simple)
+
+
+def test_encodes_without_simplejpeg(without_simplejpeg: None, tmp_path: Path) -> None:
+    """4:2:0, tables still shared, and the encoder's name says Pillow."""
+    codec = Jpeg()
+    stream = codec.encode(pixels(1, 40, 56), 50)
+    assert split(stream)[0] == codec.tables(50)
+    assert join(*split(stream)) == stream
+    assert codec.encoder.startswith("Pillow")
+    assert pytest.importorskip("simplejpeg").decode_jpeg_header(stream)[3] == "420"

@@ -1,0 +1,59 @@
+"""Accuracy of all classes, of tasks and of the plain head, by hand."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mrdc.nn.net import Net, Output
+from mrdc.training.evaluate import evaluate
+
+
+class Known(Net):
+    """Scores of image n, whose first pixel is n, are row n of a table."""
+
+    def __init__(self, table: Tensor):
+        nn.Module.__init__(self)
+        self.table = table
+        self.mean = torch.zeros(3, 1, 1)
+
+    @property
+    def classes(self) -> int:
+        return self.table.shape[1]
+
+    def forward(self, images: Tensor) -> Output:
+        scores = self.table[images[:, 0, 0, 0].long()]
+        return Output((), scores, scores, 2 * scores)
+
+
+def views(labels: list[int], size: int) -> list[tuple[Tensor, Tensor]]:
+    """Images numbered from 0, in batches."""
+    numbered = torch.arange(len(labels)).view(-1, 1, 1, 1).expand(-1, 3, 1, 1)
+    parts = (torch.split(whole, size) for whole in (numbered, torch.tensor(labels)))
+    return list(zip(*parts, strict=True))
+
+
+ANSWERS = [0, 2, 1, 1, 0, 2, 0]  # of the head
+LABELS = [0, 0, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_accuracy_by_hand(size: int) -> None:
+    """Task 0 is classes 0 and 1: three of four right; task 1 is class 2: one of three."""
+    found = evaluate(
+        Known(torch.eye(3)[ANSWERS]), lambda out: out.scores, views(LABELS, size),
+        [range(2), range(2, 3)],
+    )  # fmt: skip
+    assert found["accuracy"] == found["head_accuracy"] == pytest.approx(400 / 7)
+    assert found["tasks"] == pytest.approx([75.0, 100 / 3])
+    assert found["confusion"] == [[3, 1], [2, 1]]
+
+
+def test_a_method_may_answer_otherwise_than_its_head() -> None:
+    """Here class 2, always; the head's accuracy stays its own."""
+    found = evaluate(
+        Known(torch.eye(3)[ANSWERS]), lambda out: torch.eye(3)[[2] * len(out.scores)],
+        views(LABELS, 4), [range(1), range(1, 3)],
+    )  # fmt: skip
+    assert (found["accuracy"], found["head_accuracy"]) == pytest.approx((300 / 7, 400 / 7))
+    assert found["tasks"] == pytest.approx([0.0, 60.0])
+    assert found["confusion"] == [[0, 2], [0, 5]]
