@@ -1,4 +1,4 @@
-"""Image files of every kind come in right."""
+"""Decoding of image files of every kind."""
 
 import io
 from typing import Any
@@ -29,22 +29,13 @@ def test_grey_becomes_three_equal_channels() -> None:
         assert np.abs(got.astype(int) - RAMP[:, :, None]).max() <= 2
 
 
-def test_palette_becomes_its_colours() -> None:
-    """A palette image shows the colours it points to."""
+def test_palettes_and_alpha() -> None:
+    """Indices become colours; transparent pixels, GIF-style too, are laid over white."""
     picture = Image.fromarray(pixels(0)).quantize(16)
     np.testing.assert_array_equal(decode(file(picture)), np.asarray(picture.convert("RGB")))
-
-
-def test_alpha_is_laid_over_white() -> None:
-    """Transparent pixels are white, half transparent ones half way there."""
     rgba = np.zeros((1, 3, 4), np.uint8)
     rgba[0, :, 3] = (0, 128, 255)
-    got = decode(file(Image.fromarray(rgba)))
-    np.testing.assert_array_equal(got[0, :, 0], [255, 127, 0])
-
-
-def test_palette_transparency_is_laid_over_white() -> None:
-    """GIF-style transparency, too."""
+    np.testing.assert_array_equal(decode(file(Image.fromarray(rgba)))[0, :, 0], [255, 127, 0])
     picture = Image.new("P", (2, 1))
     picture.putpalette([10, 20, 30, 200, 100, 0])
     picture.putpixel((1, 0), 1)
@@ -53,7 +44,7 @@ def test_palette_transparency_is_laid_over_white() -> None:
 
 
 def test_cmyk_becomes_rgb() -> None:
-    """A CMYK JPEG shows its colours, not their negative."""
+    """A CMYK JPEG keeps its colours instead of inverting them."""
     rgb = Image.new("RGB", (16, 16), (200, 30, 60))
     got = decode(file(rgb.convert("CMYK"), "JPEG", quality=95))
     assert np.abs(got[8, 8].astype(int) - (200, 30, 60)).max() < 12
@@ -65,17 +56,10 @@ def test_sixteen_bit_grey_keeps_its_range() -> None:
     np.testing.assert_array_equal(decode(file(deep))[0, :, 0], [0, 128, 255])
 
 
-def test_float_pixels_are_refused() -> None:
-    """Their range is unknown."""
-    picture = Image.fromarray(np.ones((2, 2), np.float32))
-    with pytest.raises(ImageError, match=r"x\.tif: floating-point pixels"):
-        decode(file(picture, "TIFF"), "x.tif")
-
-
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(format: str, orientation: int) -> None:
-    """All eight, against Pillow's transposition done by hand."""
+    """All eight, against Pillow's transpositions."""
     turns = {
         2: [Image.Transpose.FLIP_LEFT_RIGHT],
         3: [Image.Transpose.ROTATE_180],
@@ -95,7 +79,7 @@ def test_exif_orientation_is_applied(format: str, orientation: int) -> None:
     np.testing.assert_array_equal(decode(data), np.asarray(expected))
 
 
-def test_upright_tells_exif_from_none() -> None:
+def test_upright_detects_exif() -> None:
     """Only streams without EXIF take the fast path."""
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -105,7 +89,7 @@ def test_upright_tells_exif_from_none() -> None:
 
 
 def test_xmp_orientation_is_applied() -> None:
-    """As Pillow does, which other readers go by."""
+    """Like Pillow, and so like most readers."""
     mark = b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
     block = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">' + mark + b"</x:xmpmeta>"
     data = file(Image.fromarray(pixels(1, 24, 40)), "JPEG", xmp=block)
@@ -119,10 +103,14 @@ def test_xmp_orientation_is_applied() -> None:
         (b"hello, I am text", r"bad\.jpg: not an image file"),
         (b"\xff\xd8\xff\xe0 not really", r"bad\.jpg: "),
         (jpeg(0, 90, 64, 64)[:700], r"bad\.jpg: the image is damaged"),
+        (
+            file(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"),
+            r"bad\.jpg: floating-point pixels",
+        ),
     ],
 )
-def test_bad_files_are_named(data: bytes, message: str) -> None:
-    """Every refusal begins with the file's name."""
+def test_bad_files_are_refused(data: bytes, message: str) -> None:
+    """Every message begins with the file's name."""
     with pytest.raises(ImageError, match=message):
         decode(data, "bad.jpg")
 
@@ -137,7 +125,7 @@ def test_a_bomb_is_refused_before_it_is_decoded(
         decode(file(Image.fromarray(RAMP), format), "big")
 
 
-def test_flawed_but_whole_jpegs_are_read() -> None:
-    """Stray bytes before the end mark do not lose the image."""
+def test_flawed_but_complete_jpegs_are_read() -> None:
+    """Stray bytes before the end marker are tolerated."""
     data = jpeg(0, 90, 32, 32)
     assert decode(data[:-2] + b"\0\0\0\0" + data[-2:]).shape == (32, 32, 3)

@@ -1,8 +1,5 @@
 """Shared JPEG tables."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,43 +22,42 @@ def test_join_undoes_split(height: int, width: int, quality: int, seed: int) -> 
 
 @given(st.integers(1, 100))
 def test_images_of_all_sizes_share_the_tables_of_a_quality(quality: int) -> None:
-    """The codec can say what they are before it has seen an image."""
+    """The codec knows them before it has seen an image."""
     tables = Jpeg().tables(quality)
     for seed, size in enumerate([(8, 8), (31, 17), (64, 48)]):
         assert split(jpeg(seed, quality, *size))[0] == tables
 
 
-def test_tables_are_most_of_a_tiny_file() -> None:
+def test_tables_are_most_of_a_small_file() -> None:
     """Over 600 bytes of a 32 px file do not depend on the image."""
     stream = jpeg(0, 50, 32, 32)
     tables, body = split(stream)
     assert len(tables) > 600
-    assert len(body) == len(stream) - len(tables) - 2 + 4  # less the end mark, with the size
+    assert len(body) == len(stream) - len(tables) - 2 + 4  # without the end marker, with the size
 
 
 @pytest.mark.parametrize(
     "stream", [b"", b"\xff\xd8", b"PNG", b"\xff\xd8\xff\xe0\0\x04ab", bytes(99)]
 )
-def test_other_streams_stay_whole(stream: bytes) -> None:
-    """What is not a baseline JPEG comes back as it is."""
+def test_other_streams_are_not_split(stream: bytes) -> None:
+    """Anything but a baseline JPEG comes back unchanged."""
     assert split(stream) == (b"", stream)
 
 
 def test_optimised_tables_are_smaller() -> None:
-    """Same pixels as plain JPEG of that quality up to the encoder, fewer bytes."""
+    """Fewer bytes than plain JPEG of the same quality."""
     image = pixels(0, 64, 64)
     assert len(JpegOptimised().encode(image, 50)) < len(Jpeg().encode(image, 50))
 
 
 @pytest.fixture
-def without_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mrdc.codec.jpeg, "simplejpeg", None)
     monkeypatch.setattr(mrdc.codec.image, "simplejpeg", None)
-    yield
 
 
 def test_decodes_the_same_pixels_without_simplejpeg(without_simplejpeg: None) -> None:
-    """Pillow is a full stand-in for decoding."""
+    """Pillow decodes exactly the same pixels."""
     stream = jpeg(0, 80, 40, 56)
     plain = decode(stream)
     assert plain.shape == (40, 56, 3)
@@ -69,8 +65,8 @@ def test_decodes_the_same_pixels_without_simplejpeg(without_simplejpeg: None) ->
     np.testing.assert_array_equal(plain, simple)
 
 
-def test_encodes_without_simplejpeg(without_simplejpeg: None, tmp_path: Path) -> None:
-    """4:2:0, tables still shared, and the encoder's name says Pillow."""
+def test_encodes_without_simplejpeg(without_simplejpeg: None) -> None:
+    """4:2:0, with shared tables, and Pillow as the encoder's name."""
     codec = Jpeg()
     stream = codec.encode(pixels(1, 40, 56), 50)
     assert split(stream)[0] == codec.tables(50)

@@ -1,4 +1,4 @@
-"""Training views in batches, against torchvision's draws and our own crops one by one."""
+"""Training views in batches, against torchvision's draws and single crops."""
 
 import math
 
@@ -18,6 +18,7 @@ from tests.conftest import pixels
 pytestmark = pytest.mark.usefixtures("seeded")
 
 DRAWS = 20_000
+LIMIT = math.sqrt(math.log(2 / 1e-6) / 2) * math.sqrt(2 / DRAWS)
 SIDES = st.integers(1, 60)
 
 
@@ -27,7 +28,7 @@ def draw(height: int, width: int, count: int, seed: int = 0) -> Crops:
 
 
 def torchvisions(height: int, width: int, count: int) -> list[NDArray[np.float64]]:
-    """Top, left, height and width of many draws of the original."""
+    """Top, left, height and width of many draws by torchvision."""
     blank = torch.empty(3, height, width)
     scale, ratio = [0.08, 1.0], [3 / 4, 4 / 3]
     boxes = [RandomResizedCrop.get_params(blank, scale, ratio) for _ in range(count)]
@@ -35,7 +36,7 @@ def torchvisions(height: int, width: int, count: int) -> list[NDArray[np.float64
 
 
 def measures(boxes: list[NDArray[np.float64]], height: int, width: int) -> dict[str, Tensor]:
-    """What tells one distribution of boxes from another."""
+    """Numbers that distinguish distributions of boxes."""
     top, left, h, w = boxes
     values = {
         "area": h * w / (height * width),
@@ -51,7 +52,7 @@ def measures(boxes: list[NDArray[np.float64]], height: int, width: int) -> dict[
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    """Kolmogorov's distance: the largest between two cumulative distributions."""
+    """Kolmogorov-Smirnov distance: the largest gap between two cumulative distributions."""
     places = torch.cat([a, b]).sort().values
     parts = [torch.searchsorted(v.sort().values, places, right=True) / len(v) for v in (a, b)]
     return (parts[0] - parts[1]).abs().max().item()
@@ -61,25 +62,23 @@ def gap(a: Tensor, b: Tensor) -> float:
     ("height", "width"), [(224, 224), (300, 400), (400, 300), (100, 300), (300, 90), (9, 13)]
 )
 def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
-    """No quantile differs by more than chance allows once in a million (two-sample KS test)."""
+    """Gaps stay below what chance allows once in a million (two-sample KS test)."""
     ours = measures([np.asarray(s, float) for s in draw(height, width, DRAWS)[:4]], height, width)
     theirs = measures(torchvisions(height, width, DRAWS), height, width)
-    limit = math.sqrt(math.log(2 / 1e-6) / 2) * math.sqrt(2 / DRAWS)
     for name, value in ours.items():
-        assert gap(value, theirs[name]) < limit, name
+        assert gap(value, theirs[name]) < LIMIT, name
         error = math.sqrt(2 * theirs[name].var().item() / DRAWS)
         assert abs(value.mean() - theirs[name].mean()) < 5 * error + 1e-9, name
 
 
 def test_the_comparison_sees_a_wrong_distribution() -> None:
-    """Areas from 10 % on, instead of 8 %, are told apart."""
-    limit = math.sqrt(math.log(2 / 1e-6) / 2) * math.sqrt(2 / DRAWS)
-    assert gap(torch.linspace(0.08, 1, DRAWS), torch.linspace(0.11, 1, DRAWS)) > limit
+    """Areas from 11 % instead of 8 % are detected."""
+    assert gap(torch.linspace(0.08, 1, DRAWS), torch.linspace(0.11, 1, DRAWS)) > LIMIT
 
 
 @pytest.mark.parametrize(("height", "width"), [(20, 400), (400, 20), (1, 50), (50, 1), (10, 300)])
 def test_boxes_of_long_images_are_torchvisions_centre(height: int, width: int) -> None:
-    """Where no try can fit, all boxes are the same one."""
+    """If no try can fit, all boxes are equal."""
     theirs = set(zip(*torchvisions(height, width, 50), strict=True))
     ours = {tuple(map(float, box)) for box in zip(*draw(height, width, 50)[:4], strict=True)}
     assert ours == theirs
@@ -89,7 +88,7 @@ def test_boxes_of_long_images_are_torchvisions_centre(height: int, width: int) -
 @settings(max_examples=200, deadline=None)
 @given(sides=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=20), seed=st.integers(0, 99))
 def test_boxes_lie_inside_their_own_image(sides: list[tuple[int, int]], seed: int) -> None:
-    """Whole pixels, at least one, each image judged by its own sides."""
+    """Whole pixels, at least one, within the sides of each image."""
     height, width = (np.array(side, np.int64) for side in zip(*sides, strict=True))
     top, left, h, w, _ = draw_crops(height, width, np.random.default_rng(seed))
     for values in (top, left, h, w):
@@ -99,22 +98,22 @@ def test_boxes_lie_inside_their_own_image(sides: list[tuple[int, int]], seed: in
 
 
 def test_half_of_the_boxes_are_mirrored() -> None:
-    """Within five deviations, whatever the box."""
+    """Within five deviations, and independently of the box."""
     crops = draw(64, 64, DRAWS)
     five = 5 / math.sqrt(4 * DRAWS)
     assert abs(crops.flip.mean() - 0.5) < five
     assert abs(np.corrcoef(crops.flip, crops.left)[0, 1]) < 2 * five
 
 
-def test_boxes_belong_to_the_seed() -> None:
-    """The same seed the same boxes, another seed others."""
+def test_boxes_depend_on_the_seed() -> None:
+    """The same seed gives the same boxes, another seed others."""
     first, again, other = (np.stack(draw(64, 64, 9, seed)) for seed in (0, 0, 1))
     assert (first == again).all()
     assert not (first == other).all()
 
 
 def crop(image: Tensor, box: tuple[int, int, int, int], flip: bool, size: int) -> Tensor:
-    """The view, as training from RAM makes it."""
+    """The view that training from RAM makes."""
     top, left, height, width = box
     view = resize(image[:, top : top + height, left : left + width], size, size)
     return view.flip(2) if flip else view
@@ -129,7 +128,7 @@ def crop(image: Tensor, box: tuple[int, int, int, int], flip: bool, size: int) -
 def test_batches_of_crops_are_the_crops_one_by_one(
     sides: list[tuple[int, int]], size: int, seed: int
 ) -> None:
-    """To a grey level, whether enlarged or reduced; what lies around an image never shows."""
+    """Within a grey level, enlarged or reduced; pixels around an image never show."""
     height, width = (np.array(side, np.int64) for side in zip(*sides, strict=True))
     drawn = draw_crops(height, width, np.random.default_rng(seed))
     canvas = torch.randint(0, 2, (len(sides), 3, 60, 60), dtype=torch.uint8) * 255
@@ -142,11 +141,11 @@ def test_batches_of_crops_are_the_crops_one_by_one(
     for number, (image, view) in enumerate(zip(images, views, strict=True)):
         top, left, h, w = (int(values[number]) for values in drawn[:4])
         expected = crop(image, (top, left, h, w), bool(drawn.flip[number]), size)
-        assert (view - expected).abs().max() < 1.05  # theirs is rounded twice
+        assert (view - expected).abs().max() < 1.05  # the single crop is rounded twice
 
 
 def test_a_crop_of_its_own_size_is_the_crop() -> None:
-    """Nothing is resized, so no pixel changes; mirrored on demand."""
+    """Without resizing no pixel changes; mirrored on demand."""
     image = tensor(pixels(0, 20, 30))[None].repeat(2, 1, 1, 1)
     crops = torch.tensor([[3.0, 3.0], [5.0, 5.0], [8.0, 8.0], [8.0, 8.0], [0.0, 1.0]])
     plain, mirrored = crop_batch(image, crops, 8)
@@ -157,7 +156,7 @@ def test_a_crop_of_its_own_size_is_the_crop() -> None:
 @settings(max_examples=100, deadline=None)
 @given(start=st.integers(0, 30), length=st.integers(1, 30), size=st.integers(1, 60))
 def test_weights_share_one_among_the_pixels_of_the_crop(start: int, length: int, size: int) -> None:
-    """Each row is at least 0, sums to 1, and is 0 outside."""
+    """Each row is non-negative, sums to 1, and is 0 outside."""
     matrix = weights(torch.tensor([float(start)]), torch.tensor([float(length)]), 60, size)[0]
     assert matrix.shape == (size, 60)
     assert (matrix >= 0).all()
@@ -167,7 +166,7 @@ def test_weights_share_one_among_the_pixels_of_the_crop(start: int, length: int,
 
 
 def test_weights_by_hand() -> None:
-    """Four pixels to two: a triangle two wide around 1 and 3, cut off at the ends."""
+    """Four pixels to two: triangles of width two around 1 and 3, cut off at the ends."""
     expected = torch.tensor([[3.0, 3.0, 1.0, 0.0], [0.0, 1.0, 3.0, 3.0]]) / 7
     got = weights(torch.tensor([0.0]), torch.tensor([4.0]), 4, 2)[0]
     torch.testing.assert_close(got, expected)

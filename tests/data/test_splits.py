@@ -1,9 +1,8 @@
-"""Training and test images in the layouts that people have."""
+"""Training and test images in published and common layouts."""
 
 import hashlib
 import pickle
-import subprocess
-import sys
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +40,8 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_a_set_of_ones_own_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One entry, for `plan` and `pack` as for runs."""
+def test_a_registered_set_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By runs, `plan` and `pack`."""
     made = Splits(*textures_splits(classes=2, images=3, test_images=1), held_out=False)
     monkeypatch.setitem(DATASETS, "mine", lambda: made)
     assert open_splits("mine") is made
@@ -52,7 +51,7 @@ def test_a_set_of_ones_own_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_textures_have_test_images_that_are_not_training_images() -> None:
-    """The training side is the set of plan and pack; test numbers follow on."""
+    """The training split is the set of plan and pack; test images are numbered after it."""
     splits = open_splits("textures")
     assert not splits.held_out
     assert ids(splits.train) == ids(open_images("textures"))
@@ -65,7 +64,7 @@ def test_textures_have_test_images_that_are_not_training_images() -> None:
 
 @pytest.mark.parametrize("name", ["test", "val", "valid", "validation", "Test"])
 def test_train_and_test_folders_are_both_read(name: str, tmp_path: Path) -> None:
-    """Ids are relative to the split, as when only the training part is read."""
+    """Ids are relative to the split, as in `open_images`."""
     make_photos(tmp_path / "Train", classes=2, images=3)
     make_photos(tmp_path / name, classes=2, images=1)
     splits = open_splits(tmp_path)
@@ -76,24 +75,19 @@ def test_train_and_test_folders_are_both_read(name: str, tmp_path: Path) -> None
     assert (splits.held_out, splits.superclasses) == (False, None)
 
 
-def test_test_goes_before_val(tmp_path: Path) -> None:
-    """Validation images are for choosing, not for measuring."""
+def test_test_is_preferred_to_val(tmp_path: Path) -> None:
+    """Unless it has no labels, as in competitions."""
     make_photos(tmp_path / "train", classes=2, images=2)
     make_photos(tmp_path / "test", classes=2, images=3)
     make_photos(tmp_path / "val", classes=2, images=1)
     assert len(open_splits(tmp_path).test) == 6
-
-
-def test_a_test_folder_without_labels_is_passed_over(tmp_path: Path) -> None:
-    """Competitions keep the labels of their test images."""
-    make_photos(tmp_path / "train", classes=2, images=2)
-    make_photos(tmp_path / "val", classes=2, images=1)
+    shutil.rmtree(tmp_path / "test")
     write(tmp_path / "test" / "00.jpg", jpeg(0))
     assert len(open_splits(tmp_path).test) == 2
 
 
 def make_cub(root: Path) -> Path:
-    """Two birds, two training images and one test image each."""
+    """Two classes, with two training images and one test image each."""
     names = [f"{bird}/{number}.jpg" for bird in ("002.Finch", "001.Gull") for number in range(3)]
     for number, name in enumerate(names):
         write(root / "images" / name, jpeg(number))
@@ -108,7 +102,7 @@ def make_cub(root: Path) -> Path:
 
 @pytest.mark.parametrize("parent", [False, True])
 def test_cub_as_published(parent: bool, tmp_path: Path) -> None:
-    """Its own split, from the lists beside images/; the folder above will do."""
+    """The published split, from the lists next to images/; the parent folder works, too."""
     root = make_cub(tmp_path / "CUB_200_2011")
     splits = open_splits(tmp_path if parent else root)
     assert splits.train.classes == ("001.Gull", "002.Finch")
@@ -131,27 +125,21 @@ def make_tiny(root: Path) -> Path:
 
 
 def test_tiny_imagenet_as_published(tmp_path: Path) -> None:
-    """Labels of val/ come from its list, and test/ has none."""
+    """Labels of val/ come from its list, or from class folders; test/ has no labels."""
     splits = open_splits(make_tiny(tmp_path))
     assert splits.train.classes == splits.test.classes == ("n01", "n02")
     assert ids(splits.train) == [["n01/images/n01_0.JPEG"], ["n02/images/n02_0.JPEG"]]
     assert ids(splits.test) == [["images/val_1.JPEG"], ["images/val_0.JPEG"]]
     assert splits.test.photos[0][0].load() == jpeg(11)
-
-
-def test_tiny_imagenet_with_val_sorted_into_classes(tmp_path: Path) -> None:
-    """A common preparation; the list may stay behind."""
-    root = make_tiny(tmp_path)
+    shutil.rmtree(tmp_path / "val" / "images")
     for number, wnid in enumerate(("n02", "n01")):
-        write(root / "val" / wnid / "images" / f"val_{number}.JPEG", jpeg(10 + number))
-        (root / "val" / "images" / f"val_{number}.JPEG").unlink()
-    (root / "val" / "images").rmdir()
-    assert ids(open_splits(root).test)[0] == ["n01/images/val_1.JPEG"]
+        write(tmp_path / "val" / wnid / "images" / f"val_{number}.JPEG", jpeg(10 + number))
+    assert ids(open_splits(tmp_path).test)[0] == ["n01/images/val_1.JPEG"]
 
 
 @pytest.mark.parametrize("nesting", ["", "ILSVRC/Data/CLS-LOC"])
 def test_imagenet_folders(nesting: str, tmp_path: Path) -> None:
-    """As torchvision wants them, or as they come from Kaggle with a test/ without labels."""
+    """As torchvision expects them, or from Kaggle with an unlabelled test/."""
     make_photos(tmp_path / nesting / "train", classes=2, images=2)
     make_photos(tmp_path / nesting / "val", classes=2, images=1)
     write(tmp_path / nesting / "test" / "ILSVRC2012_test_00000001.JPEG", jpeg(0))
@@ -159,22 +147,27 @@ def test_imagenet_folders(nesting: str, tmp_path: Path) -> None:
     assert (len(splits.train), len(splits.test)) == (4, 2)
 
 
-def test_imagenet_sub_is_the_published_hundred(tmp_path: Path) -> None:
-    """Numpy's legacy choice among the sorted wnids, then sorted again."""
+def test_a_hundred_classes_of_imagenet(tmp_path: Path) -> None:
+    """Drawn with numpy's legacy generator, consecutive, or ten of every hundred; sorted."""
     wnids = [f"n{number:08d}" for number in range(1000)]
     for part in ("train", "val"):
         for wnid in wnids:
             write(tmp_path / part / wnid / "0.JPEG", b"x")
-    splits = open_splits(f"imagenet-sub:{tmp_path}")
-    np.random.seed(1993)
-    chosen = np.random.choice(wnids, 100, replace=False)
-    assert splits.train.classes == splits.test.classes == tuple(sorted(chosen.tolist()))
-    assert splits.train.classes[:3] == ("n00000007", "n00000011", "n00000014")
-    assert ids(splits.test)[0] == ["n00000007/0.JPEG"]
+    chosen = np.random.RandomState(1993).choice(wnids, 100, replace=False)
+    tens = [wnid for number, wnid in enumerate(wnids) if number % 100 < 10]
+    for kind, classes in (
+        ("sub", sorted(chosen.tolist())),
+        ("similar", wnids[:100]),
+        ("dissimilar", tens),
+    ):
+        splits = open_splits(f"imagenet-{kind}:{tmp_path}")
+        assert splits.train.classes == splits.test.classes == tuple(classes)
+        assert ids(splits.test)[1] == [f"{classes[1]}/0.JPEG"]
+    assert sorted(chosen)[:3] == ["n00000007", "n00000011", "n00000014"]
 
 
-def test_without_a_test_split_a_share_of_each_class_is_set_aside(photos: Path) -> None:
-    """Every image is on one side, the seed says on which, and the order stays."""
+def test_without_a_test_split_a_share_of_each_class_is_held_out(photos: Path) -> None:
+    """Every image is in one split, chosen by the seed, in the original order."""
     whole, splits = open_images(photos), open_splits(photos, holdout=0.25)
     assert splits.held_out
     assert splits.train.classes == splits.test.classes == whole.classes
@@ -189,32 +182,37 @@ def test_without_a_test_split_a_share_of_each_class_is_set_aside(photos: Path) -
     assert splits.test.sizes[1][0] == len(splits.test.photos[1][0].load())
 
 
-@pytest.mark.parametrize(("holdout", "aside"), [(0.01, 1), (0.99, 1)])
-def test_both_sides_keep_at_least_one_image(holdout: float, aside: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("holdout", [0.01, 0.99])
+def test_both_splits_keep_at_least_one_image(holdout: float, tmp_path: Path) -> None:
     """Whatever the share."""
     splits = open_splits(make_photos(tmp_path, classes=2, images=2), holdout=holdout)
-    assert [len(of_class) for of_class in splits.test.photos] == [aside, aside]
-    assert [len(of_class) for of_class in splits.train.photos] == [1, 1]
+    for images in (splits.train, splits.test):
+        assert [len(of_class) for of_class in images.photos] == [1, 1]
 
 
-def test_a_csv_and_a_lone_train_folder_are_held_out_too(tmp_path: Path) -> None:
-    """All that read_images reads."""
+def test_images_of_a_csv_and_a_lone_train_folder_are_held_out(tmp_path: Path) -> None:
+    """Missing files of a CSV are refused, or accepted."""
     make_photos(tmp_path / "one" / "train", classes=2, images=5)
     assert len(open_splits(tmp_path / "one").test) == 2
     rows = "".join(f"class{n % 2}/0{n // 2}.jpg,{n % 2}\n" for n in range(10))
-    splits = open_splits(write(tmp_path / "one" / "train" / "list.csv", rows))
+    file = write(tmp_path / "one" / "train" / "list.csv", rows)
+    splits = open_splits(file)
     assert (splits.held_out, len(splits.train), len(splits.test)) == (True, 8, 2)
+    (file.parent / "class0" / "00.jpg").unlink()
+    with pytest.raises(DataError, match="1 of 10 missing"):
+        open_splits(file)
+    assert len(open_splits(file, missing=True).train) == 8
 
 
 class Dated:
-    """Warns when it is unpickled, as the published files do under some versions of numpy."""
+    """Warns when it is unpickled, like the published files with some versions of numpy."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return warnings.warn, ("dated", VisibleDeprecationWarning)
 
 
 def make_cifar(root: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]) -> list[Pixels]:
-    """Three training images and one test image a class, and their sums known to torchvision."""
+    """Three training images and one test image per class, accepted by torchvision."""
     from torchvision.datasets import CIFAR100
 
     rng = np.random.default_rng(0)
@@ -239,16 +237,13 @@ def make_cifar(root: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]) ->
 
 
 def test_cifar100_through_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pixels as arrays, raw bytes as size, superclasses from the published table."""
+    """Pixels as arrays, raw sizes, superclasses of the published table; also for `open_images`."""
     images = make_cifar(tmp_path, monkeypatch, ["bee", "apple", "crab"])
     for root in (tmp_path, tmp_path / "cifar-100-python"):
         splits = open_splits(f"cifar100:{root}")
         assert splits.train.classes == splits.test.classes == ("apple", "bee", "crab")
-        assert splits.superclasses == (
-            "fruit_and_vegetables",
-            "insects",
-            "non-insect_invertebrates",
-        )
+        groups = ("fruit_and_vegetables", "insects", "non-insect_invertebrates")
+        assert splits.superclasses == groups
         assert ids(splits.train)[1] == ["train/00000", "train/00003", "train/00006"]
         assert splits.train.sizes[0] == [3072] * 3
         pixels = splits.train.photos[0][1].load()
@@ -257,10 +252,11 @@ def test_cifar100_through_torchvision(tmp_path: Path, monkeypatch: pytest.Monkey
         assert np.array_equal(pixels, images[4])
         assert ids(splits.test)[2] == ["test/00002"]
         assert not splits.held_out
+        assert ids(open_images(f"cifar100:{root}")) == ids(splits.train)
 
 
 def test_the_table_of_superclasses_is_the_published_one() -> None:
-    """Twenty of five, and number by number as in the files."""
+    """Twenty superclasses of five classes, numbered as in the files."""
     classes = sorted(name for names in SUPERCLASSES.values() for name in names)
     assert len(set(classes)) == 100
     numbers = {name: number for number, name in enumerate(sorted(SUPERCLASSES))}
@@ -270,7 +266,7 @@ def test_the_table_of_superclasses_is_the_published_one() -> None:
 def test_cifar100_that_is_damaged_or_missing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is unpickled; the message says what to unpack where."""
+    """Before anything is unpickled; the message says what to unpack and where."""
     make_cifar(tmp_path, monkeypatch, ["apple", "bee"])
     write(tmp_path / "cifar-100-python" / "train", b"cos\nsystem\n(S'false'\ntR.")
     for root in (tmp_path, tmp_path / "nowhere"):
@@ -279,7 +275,7 @@ def test_cifar100_that_is_damaged_or_missing_is_refused(
 
 
 def both(root: Path, train: dict[str, int], test: dict[str, int]) -> Path:
-    """Split folders with so many images of each class."""
+    """Split folders with these numbers of images of each class."""
     for part, counts in (("train", train), ("test", test)):
         for name, count in counts.items():
             (root / part / name).mkdir(parents=True)
@@ -314,7 +310,7 @@ def cub_without(root: Path, name: str, text: str | None) -> Path:
         ),
         (lambda root: both(root, {"a": 0, "b": 1}, {"a": 1, "b": 1}), "no training image of a;"),
         (lambda root: both(root, {"a": 1, "b": 1}, {"a": 1, "b": 0}), "no test image of b; each"),
-        (flat_val, "val: no class folders; val must have one folder for each class, as train has"),
+        (flat_val, "val: no class folders; val must have one folder for each class, like train"),
         (lambda root: cub_without(root, "classes.txt", None), r"classes\.txt: cannot be read"),
         (
             lambda root: cub_without(root, "classes.txt", "1 001.Gull\n"),
@@ -326,14 +322,17 @@ def cub_without(root: Path, name: str, text: str | None) -> Path:
         ),
         (
             lambda root: cub_without(root, "images.txt", "1 a.jpg\n1 b.jpg\n"),
-            r"images\.txt: line 2 must be 'number path', each once, got '1 b\.jpg'",
+            r"images\.txt: line 2 must be a unique 'number path', got '1 b\.jpg'",
         ),
-        (lambda root: cub_without(root, "images.txt", "1\n"), "line 1 must be 'number path'"),
+        (
+            lambda root: cub_without(root, "images.txt", "1\n"),
+            "line 1 must be a unique 'number path'",
+        ),
         (
             lambda root: f"imagenet-sub:{both(root, {'a': 1}, {'a': 1})}",
-            "train: imagenet-sub is drawn from the 1000 classes of ImageNet, found 1",
+            "train: imagenet-sub needs the 1000 classes of ImageNet, found 1",
         ),
-        (lambda root: f"imagenet-sub:{root}/no", "no: no train/ and val/ there; give imagenet-sub"),
+        (lambda root: f"imagenet-sub:{root}/no", "no: no train/ and val/ in it; give imagenet-sub"),
         (
             lambda root: make_photos(root / "x", classes=1, images=1).parent / "x",
             r"class 'class0' has 1 image\(s\); without a test split each class needs 2",
@@ -341,52 +340,15 @@ def cub_without(root: Path, name: str, text: str | None) -> Path:
     ],
 )
 def test_refusals(make: Callable[[Path], str | Path], message: str, tmp_path: Path) -> None:
-    """Each names what was given and what is allowed."""
+    """Each names the source and what is allowed."""
     with pytest.raises(DataError, match=message):
         open_splits(make(tmp_path))
 
 
 @pytest.mark.parametrize("holdout", [0.0, 1.0, -0.1, float("nan")])
-def test_a_share_that_leaves_nothing_is_refused(holdout: float, photos: Path) -> None:
-    """Neither side may be empty."""
+def test_bad_holdouts_and_seeds_are_refused(holdout: float, photos: Path) -> None:
+    """Neither split may be empty, and numpy takes no negative seed."""
     with pytest.raises(UsageError, match="holdout must lie between 0 and 1, got"):
         open_splits(photos, holdout=holdout)
-
-
-def test_a_negative_seed_is_refused(photos: Path) -> None:
-    """Numpy takes none."""
     with pytest.raises(UsageError, match="seed must be 0 or more, got -1"):
         open_splits(photos, seed=-1)
-
-
-def test_data_is_imported_without_torch() -> None:
-    """It would cost seconds where nothing is trained."""
-    code = "import sys, mrdc.data; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_splits_are_values() -> None:
-    """Nothing downstream can swap a side."""
-    splits = Splits(*textures_splits(1, 1, 1), held_out=False)
-    with pytest.raises(AttributeError):
-        splits.held_out = True  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    "kind, first, last",
-    [
-        ("imagenet-similar", "n00000000", "n00000099"),
-        ("imagenet-dissimilar", "n00000000", "n00000909"),
-    ],
-)
-def test_imagenet_can_be_cut_into_similar_and_dissimilar_classes(
-    tmp_path: Path, kind: str, first: str, last: str
-) -> None:
-    """A hundred classes that stand together, or ten of every hundred."""
-    for split in ("train", "val"):
-        for wnid in range(1000):
-            folder = tmp_path / split / f"n{wnid:08d}"
-            folder.mkdir(parents=True)
-            (folder / "x.jpg").touch()
-    classes = open_splits(f"{kind}:{tmp_path}").train.classes
-    assert (len(classes), classes[0], classes[-1]) == (100, first, last)

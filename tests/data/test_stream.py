@@ -12,15 +12,10 @@ from hypothesis import strategies as st
 
 from mrdc._utils.errors import DataError, UsageError
 from mrdc.data.images import ImageSet
+from mrdc.data.order import class_order, read_superclasses, superclass_order
 from mrdc.data.photo import Photo
 from mrdc.data.splits import Splits, open_splits
-from mrdc.data.stream import (
-    class_order,
-    make_stream,
-    phase_sizes,
-    read_superclasses,
-    superclass_order,
-)
+from mrdc.data.stream import make_stream, open_stream, phase_sizes
 from tests.conftest import make_photos
 
 groups = st.lists(st.sampled_from(["cat", "dog", "bird", "fish"]), min_size=1, max_size=30)
@@ -28,7 +23,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def fake_splits(classes: int = 10) -> Splits:
-    """Three training images and one test image a class, of 100 + class bytes."""
+    """Three training images and one test image per class, of 100 + label bytes."""
 
     def images(part: str, count: int) -> ImageSet:
         names = tuple(f"c{label:02d}" for label in range(classes))
@@ -40,61 +35,42 @@ def fake_splits(classes: int = 10) -> Splits:
     return Splits(images("train", 3), images("test", 1), held_out=False)
 
 
-def test_the_order_is_that_of_the_papers() -> None:
-    """Hundred classes shuffled with numpy's legacy seed 1993."""
+def test_the_class_order_is_that_of_the_papers() -> None:
+    """A hundred classes shuffled with numpy's legacy seed 1993."""
     assert class_order(100, 1993)[:8] == [68, 56, 78, 8, 23, 84, 90, 65]
 
 
 @given(st.integers(0, 60), seeds)
 def test_a_class_order_has_each_class_once(classes: int, seed: int) -> None:
-    """And plain integers, which JSON takes."""
+    """As plain integers, which JSON accepts."""
     order = class_order(classes, seed)
     assert sorted(order) == list(range(classes))
     assert all(type(label) is int for label in order)
 
 
-@given(groups, st.sampled_from(["similar", "dissimilar"]), seeds)
-def test_a_superclass_order_has_each_class_once(names: list[str], kind: str, seed: int) -> None:
-    """Whatever the superclasses."""
-    order = superclass_order(names, kind, seed)  # type: ignore[arg-type]
-    assert sorted(order) == list(range(len(names)))
-
-
 @given(groups, seeds)
-def test_similar_classes_stand_together(names: list[str], seed: int) -> None:
-    """A superclass begins once and ends once."""
-    stream = [names[label] for label in superclass_order(names, "similar", seed)]
-    changes = sum(one != other for one, other in pairwise(stream))
-    assert changes == len(set(names)) - 1
-
-
-@given(groups, seeds)
-def test_dissimilar_classes_take_turns(names: list[str], seed: int) -> None:
-    """Every round has one class of each superclass that has any left."""
-    stream = [names[label] for label in superclass_order(names, "dissimilar", seed)]
+def test_superclass_orders(names: list[str], seed: int) -> None:
+    """Similar classes are adjacent; dissimilar ones take turns while superclasses have any left."""
+    orders = [superclass_order(names, kind, seed) for kind in ("similar", "dissimilar")]
+    assert all(sorted(order) == list(range(len(names))) for order in orders)
+    similar, dissimilar = ([names[label] for label in order] for order in orders)
+    assert sum(one != other for one, other in pairwise(similar)) == len(set(names)) - 1
     left = Counter(names)
-    while stream:
+    while dissimilar:
         turn = [name for name in left if left[name]]
-        assert sorted(stream[: len(turn)]) == sorted(turn)
-        stream = stream[len(turn) :]
+        assert sorted(dissimilar[: len(turn)]) == sorted(turn)
+        dissimilar = dissimilar[len(turn) :]
         left -= Counter(turn)
 
 
 def test_superclasses_and_classes_within_are_shuffled() -> None:
-    """By the seed alone."""
+    """Depending on the seed alone."""
     names = [f"g{label // 5}" for label in range(50)]
     for kind in ("similar", "dissimilar"):
         first = superclass_order(names, kind, 1)
         assert first == superclass_order(names, kind, 1)
         assert first != superclass_order(names, kind, 2)
     assert superclass_order(names, "similar", 1) != list(range(50))
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_seeds_that_numpy_cannot_take_are_refused(seed: int) -> None:
-    """With the range."""
-    with pytest.raises(UsageError, match=r"from 0 to 2\*\*32 - 1, got"):
-        class_order(5, seed)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +89,13 @@ def test_seeds_that_numpy_cannot_take_are_refused(seed: int) -> None:
 def test_phase_sizes_by_hand(
     classes: int, phases: int, first: str | int, sizes: tuple[int, ...]
 ) -> None:
-    """The papers' settings, and some that do not divide."""
+    """The papers' settings, and some that do not divide evenly."""
     assert phase_sizes(classes, phases, first) == sizes
 
 
 @given(st.data())
-def test_phases_share_what_is_left_evenly(data: st.DataObject) -> None:
-    """All classes, the right number of phases, sizes that differ by one, larger ones first."""
+def test_phases_share_the_remaining_classes_evenly(data: st.DataObject) -> None:
+    """All classes, the right number of phases, sizes that differ by at most one, larger first."""
     classes = data.draw(st.integers(2, 300))
     first = data.draw(st.sampled_from(["half", "equal"]) | st.integers(1, classes - 1))
     start = {"half": (classes + 1) // 2, "equal": 0}.get(str(first), first)
@@ -151,13 +127,13 @@ def test_phases_share_what_is_left_evenly(data: st.DataObject) -> None:
 def test_impossible_phases_are_refused(
     classes: int, phases: int, first: str | int, message: str
 ) -> None:
-    """With the numbers and what is allowed."""
+    """The message has the numbers and what is allowed."""
     with pytest.raises(UsageError, match=message):
         phase_sizes(classes, phases, first)
 
 
-def test_labels_are_places_in_the_stream(tmp_path: Path) -> None:
-    """At every label, name, photos and sizes are of one class, in training and test."""
+def test_labels_are_positions_in_the_stream(tmp_path: Path) -> None:
+    """Name, photos and sizes at a label belong to one class, in training and test."""
     make_photos(tmp_path / "train", classes=6, images=2)
     make_photos(tmp_path / "test", classes=6, images=1)
     splits = open_splits(tmp_path)
@@ -174,7 +150,7 @@ def test_labels_are_places_in_the_stream(tmp_path: Path) -> None:
 
 
 def test_phases_of_a_stream() -> None:
-    """Half, then the rest; local label i of a phase is start + i of the stream."""
+    """Half, then the rest; label i of a phase is start + i of the stream."""
     stream = make_stream(fake_splits(10), 2)
     assert stream.sizes == (5, 3, 2)
     assert stream.phases == [range(5), range(5, 8), range(8, 10)]
@@ -188,15 +164,15 @@ def test_phases_of_a_stream() -> None:
 
 
 def test_orders_by_name_and_by_seed() -> None:
-    """A seed may be text, as it comes from a file or a flag."""
+    """A seed may be text, from a file or a flag."""
     splits = fake_splits(10)
     assert make_stream(splits, 2, order="sorted").classes == splits.train.classes
     assert make_stream(splits, 2, order="7").classes == make_stream(splits, 2, order=7).classes
     assert make_stream(splits, 2, order=7).classes != make_stream(splits, 2).classes
 
 
-def test_superclasses_come_from_the_file_before_the_data(tmp_path: Path) -> None:
-    """Phases of similar classes have one superclass, of dissimilar ones all."""
+def test_a_file_of_superclasses_overrides_the_data_set(tmp_path: Path) -> None:
+    """With or without a heading; phases of similar classes have one superclass, others all."""
     splits = replace(fake_splits(8), superclasses=tuple("aabbaabb"))
 
     def parities(order: str, file: Path | None = None) -> list[set[int]]:
@@ -204,39 +180,29 @@ def test_superclasses_come_from_the_file_before_the_data(tmp_path: Path) -> None
         return [{int(name[1:]) % 2 for name in stream.fresh(phase).classes} for phase in range(2)]
 
     file = tmp_path / "groups.csv"
-    file.write_text("".join(f"{name},{int(name[1:]) % 2}\n" for name in splits.train.classes))
+    rows = [f"{name}, {int(name[1:]) % 2}\n" for name in reversed(splits.train.classes)]
+    file.write_text("".join(["class,superclass\n", *rows]))
     assert sorted(map(len, parities("similar", file))) == [1, 1]
+    file.write_text("".join(rows))
     assert parities("dissimilar", file) == [{0, 1}, {0, 1}]
     assert parities("similar") == [{0, 1}, {0, 1}]
-
-
-def test_a_csv_of_superclasses(tmp_path: Path) -> None:
-    """In any order, with or without a header."""
-    file = tmp_path / "groups.csv"
-    for header in ("", "class,superclass\n"):
-        file.write_text(f"{header}b, bird\na,cat\n")
-        assert read_superclasses(file, ["a", "b"]) == ("cat", "bird")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,cat\na,dog\n", "line 2: 'a' is there twice; give each class once"),
-        ("a,cat\nz,dog\n", "line 2: 'z' is no class of the data set"),
+        ("a,cat\na,dog\n", "line 2: 'a' appears twice; give each class once"),
+        ("a,cat\nz,dog\n", "line 2: 'z' is not a class of the data set"),
         ("a,cat\n", "no superclass for b, c, d and 1 more"),
         ("a\n", "line 1 must be class,superclass, got 'a'"),
         ("", "no row of class,superclass"),
     ],
 )
 def test_superclasses_that_do_not_fit_are_refused(text: str, message: str, tmp_path: Path) -> None:
-    """With the line, or the classes."""
+    """The message names the line, the classes, or the file."""
     (tmp_path / "groups.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_superclasses(tmp_path / "groups.csv", list("abcde"))
-
-
-def test_a_missing_file_of_superclasses_is_refused(tmp_path: Path) -> None:
-    """By its name."""
     with pytest.raises(DataError, match=r"no\.csv: cannot be read"):
         make_stream(fake_splits(), 2, order="similar", superclasses=tmp_path / "no.csv")
 
@@ -246,23 +212,20 @@ def test_a_missing_file_of_superclasses_is_refused(tmp_path: Path) -> None:
     [
         ("similar", "order similar needs the superclass of each class, .* a CSV of class,super"),
         ("random", "order must be a seed, sorted, similar or dissimilar, got 'random'"),
-        (-1, "must be from 0"),
+        (-1, r"from 0 to 2\*\*32 - 1, got -1"),
+        (str(2**32), "got 4294967296"),
     ],
 )
-def test_orders_that_cannot_be_are_refused(order: str | int, message: str) -> None:
-    """With what is allowed."""
+def test_impossible_streams_are_refused(order: str | int, message: str) -> None:
+    """The message states what is allowed; one class is not a stream."""
     with pytest.raises(UsageError, match=message):
         make_stream(fake_splits(), 2, order=order)
-
-
-def test_one_class_is_no_stream() -> None:
-    """There is nothing to tell apart."""
     with pytest.raises(DataError, match="at least 2 classes, the data set has 1"):
-        make_stream(fake_splits(1), 1, "equal")
+        make_stream(fake_splits(1), 1, "equal", order)
 
 
-def test_the_fingerprint_tells_streams_apart() -> None:
-    """Order, phases, photos and bytes all count; the same stream has the same one."""
+def test_the_fingerprint_identifies_a_stream() -> None:
+    """It depends on order, phases, photos and bytes."""
     splits = fake_splits()
     renamed = replace(splits.test, photos=(splits.test.photos[1], *splits.test.photos[1:]))
     larger = replace(splits.train, sizes=([100, 100, 101], *splits.train.sizes[1:]))
@@ -277,3 +240,31 @@ def test_the_fingerprint_tells_streams_apart() -> None:
     assert len(set(prints)) == len(prints)
     assert make_stream(fake_splits(), 2).fingerprint() == prints[0]
     assert len(prints[0]) == 64
+
+
+def test_open_stream_opens_and_cuts(photos: Path) -> None:
+    """A source becomes a stream that knows its held-out and ignored files."""
+    (photos / "notes.txt").write_text("hello")
+    stream = open_stream(photos, phases=1, order="sorted", holdout=0.25)
+    assert stream.classes == ("class0", "class1", "class2")
+    assert (stream.sizes, len(stream.train), len(stream.test)) == ((2, 1), 18, 6)
+    assert stream.held_out
+    assert stream.ignored == ["notes.txt: not an image (by its ending)"]
+    splits = open_splits(photos, holdout=0.25)
+    assert (
+        make_stream(splits, 1).fingerprint()
+        == open_stream(photos, phases=1, holdout=0.25).fingerprint()
+    )
+
+
+def test_photos_can_be_left_out_of_a_stream() -> None:
+    """By id in each split, with their sizes, as long as every class keeps one."""
+    stream = make_stream(fake_splits(4), 2, order="sorted")
+    left = stream.without(train_ids=["c01/train0", "c01/train2", "c03/test0"])
+    assert [photo.id for photo in left.train.photos[1]] == ["c01/train1"]
+    assert left.train.sizes[1] == [101]
+    assert (len(left.train), left.test) == (10, stream.test)
+    with pytest.raises(DataError, match="no training image of c02 is left; each class needs one"):
+        stream.without([f"c02/train{number}" for number in range(3)])
+    with pytest.raises(DataError, match="no test image of c00, c03 is left"):
+        stream.without(test_ids={"c00/test0", "c03/test0"})

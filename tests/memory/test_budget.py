@@ -1,4 +1,4 @@
-"""Budgets: reading them and sharing them."""
+"""Budgets: parsing and sharing."""
 
 from math import inf
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrdc._utils.errors import UsageError
-from mrdc.memory.budget import Budget, level, parse_budget, quantity, share
+from mrdc.memory import Budget, ReplayMemory, parse_budget, quantity
+from mrdc.memory.budget import level, share
 
 
 @pytest.mark.parametrize(
@@ -33,54 +34,56 @@ def test_the_three_forms(text: str | int, total: int) -> None:
     assert parse_budget(text, original_bytes=1000).total_bytes(3) == total
 
 
-@pytest.mark.parametrize("text", ["", "20", "200MB"])
-def test_only_per_class_budgets_grow(text: str) -> None:
+def test_only_per_class_budgets_grow() -> None:
     """20/class doubles with the classes; totals do not."""
-    growing = parse_budget("20/class", original_bytes=10)
+    growing, fixed = parse_budget("20/class", original_bytes=10), parse_budget("200MB")
     assert growing.total_bytes(8) == 2 * growing.total_bytes(4)
-    if text:
-        assert parse_budget(text).total_bytes(8) == parse_budget(text).total_bytes(4)
+    assert fixed.total_bytes(8) == fixed.total_bytes(4)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "lots", "-5MB", "0", "0/class", "20/clas", "5 XB", "1e6", "nan", "5ib"]
+    ("text", "message"),
+    [
+        *(
+            (text, r": write 20/class \(100/phase for scenes\), '2000 originals', or bytes")
+            for text in ("", "lots", "-5MB", "0", "0/class", "20/clas", "5 XB", "1e6", "nan", "5ib")
+        ),
+        ("0.4B", ", less than a byte: write"),
+    ],
 )
-def test_nonsense_is_refused(text: str) -> None:
-    """The message shows what came and what is allowed."""
-    with pytest.raises(UsageError, match=r"is not one: write 20/class \(100/phase for scenes\), '"):
+def test_invalid_budgets_are_refused(text: str, message: str) -> None:
+    """The message shows what was given and what is allowed."""
+    with pytest.raises(UsageError, match=f"invalid budget {text!r}{message}"):
         parse_budget(text, original_bytes=10)
 
 
-def test_less_than_a_byte_is_no_budget() -> None:
-    with pytest.raises(UsageError, match=r"budget '0\.4B' is less than a byte"):
-        parse_budget("0.4B")
-
-
-def test_a_part_of_a_byte_budget_prints() -> None:
-    """Phases share it in fractions."""
-    assert str(Budget(1500.5, "bytes")) == "1500B"
-
-
-@pytest.mark.parametrize("text", ["1234567 originals", "2.5/class", "1500kB", "123456789B"])
-def test_a_budget_is_told_as_it_can_be_given(text: str) -> None:
-    """Every digit of it."""
-    assert str(parse_budget(text, original_bytes=1000)) == text
-
-
 def test_originals_need_their_size() -> None:
-    """Without data there is no mean original."""
-    with pytest.raises(UsageError, match="needs original_bytes"):
-        parse_budget("20/class")
+    """The message names the argument, however the budget is made."""
+    message = "budget '20/class' counts originals: pass original_bytes, their mean size"
+    for make in (
+        lambda: parse_budget("20/class"),
+        lambda: Budget(20, "class"),
+        lambda: parse_budget("20/class", 0),
+        lambda: ReplayMemory("20/class"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make()
 
 
 @pytest.mark.parametrize(
-    "text", ["20/class", "4/phase", "2000 originals", "5MB", "3MiB", "1234567B"]
+    "text",
+    ["20/class", "2.5/class", "4/phase", "1234567 originals", "5MB", "3MiB", "1500kB", "1234567B"],
 )
 def test_budgets_print_as_they_are_written(text: str) -> None:
-    """str and parse undo each other."""
+    """Parsing and printing are inverse."""
     budget = parse_budget(text, original_bytes=10)
     assert str(budget) == text
     assert parse_budget(str(budget), original_bytes=10) == budget
+
+
+def test_a_fraction_of_a_byte_budget_prints() -> None:
+    """Phases share a budget in fractions."""
+    assert str(Budget(1500.5, "bytes")) == "1500B"
 
 
 def test_quantity_is_the_longest_prefix() -> None:
@@ -101,7 +104,7 @@ def test_level_hands_bytes_back() -> None:
 
 
 def test_level_leaves_room_for_first_images() -> None:
-    """One of 70 of 100 leaves 15 to each of two others."""
+    """A first image of 70 out of 100 leaves 15 to each of two others."""
     assert level(100, [inf, inf, 90], [1, 1, 70]) == 15
     assert level(100, [inf, 5, inf], [1, 1, 70]) == 25
 
@@ -111,7 +114,7 @@ SIZES = st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size
 
 @given(SIZES, st.integers(0, 800))
 def test_level_never_overspends(sizes: list[list[int]], total: int) -> None:
-    """What classes take up to the level fits, and one byte more would not (or all is taken)."""
+    """Classes cut at the level fit, and at one byte more they would not (or all fit)."""
     needs = [sum(of_class) for of_class in sizes]
     limit = level(total, needs, [0] * len(needs))
     assert sum(min(need, limit) for need in needs) <= total
@@ -120,37 +123,24 @@ def test_level_never_overspends(sizes: list[list[int]], total: int) -> None:
 
 
 @given(SIZES, st.integers(0, 800))
-def test_share_fits_and_leaves_no_room_at_the_level(sizes: list[list[int]], total: int) -> None:
-    """Prefixes fit together; if everything fits, everything is taken."""
+def test_share_fits_and_uses_the_bytes(sizes: list[list[int]], total: int) -> None:
+    """Every class has an image if possible, and no image below the level is left out."""
     counts = share(total, sizes)
     held = [sum(of_class[:count]) for of_class, count in zip(sizes, counts, strict=True)]
     assert sum(held) <= total
     if sum(map(sum, sizes)) <= total:
         assert counts == [len(of_class) for of_class in sizes]
-
-
-@given(SIZES, st.integers(0, 800))
-def test_share_gives_every_class_an_image_where_it_can(sizes: list[list[int]], total: int) -> None:
-    """Whatever else would fit at the level."""
-    enough = sum(of_class[0] for of_class in sizes) <= total
-    assert (min(share(total, sizes)) > 0) == enough
-
-
-@given(SIZES, st.integers(0, 800))
-def test_share_uses_what_is_left_over(sizes: list[list[int]], total: int) -> None:
-    """The class with the fewest bytes is offered its next image."""
-    counts = share(total, sizes)
-    held = [sum(of_class[:count]) for of_class, count in zip(sizes, counts, strict=True)]
     firsts = [of_class[0] for of_class in sizes]
+    assert (min(counts) > 0) == (sum(firsts) <= total)
     if sum(firsts) > total:
         firsts = [0] * len(sizes)
     limit = level(total, [sum(of_class) for of_class in sizes], firsts)
-    for of_class, count, bytes_held in zip(sizes, counts, held, strict=True):
-        if count < len(of_class) and bytes_held <= limit:
-            assert bytes_held + of_class[count] > limit
+    for of_class, count, taken in zip(sizes, counts, held, strict=True):
+        if count < len(of_class) and taken <= limit:
+            assert taken + of_class[count] > limit
 
 
 def test_equal_originals_hold_just_as_many() -> None:
-    """20/class of equal images is 20 a class."""
+    """20/class of equal images is 20 per class."""
     budget = Budget(20, "class", 100.0)
     assert share(budget.total_bytes(2), [[100] * 50, [100] * 50]) == [20, 20]

@@ -1,20 +1,21 @@
-"""The memory file: readable elsewhere, and no flipped byte goes unseen."""
+"""The memory file: readable elsewhere, and every flipped byte is found."""
 
 import errno
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from mrdc._utils.errors import MemoryFileError, OutputError
 from mrdc._utils.files import whole_file
-from mrdc.memory.audit import audit
-from mrdc.memory.file import MemoryFile
-from mrdc.memory.replay import ReplayMemory
+from mrdc.memory import Budget, MemoryFile, ReplayMemory, audit
 from tests.conftest import jpeg
 
 
@@ -37,7 +38,7 @@ def test_safetensors_reads_it(path: Path) -> None:
 
 
 def test_a_sound_file_passes(path: Path) -> None:
-    """All numbers are recomputed, and agree."""
+    """All recomputed numbers agree."""
     found = audit(path)
     assert found.problems == []
     assert found.items == 8
@@ -46,7 +47,7 @@ def test_a_sound_file_passes(path: Path) -> None:
 
 
 def test_every_flipped_byte_is_found(path: Path) -> None:
-    """Each byte of the file in turn, one bit of it changed."""
+    """One bit of each byte in turn."""
     data = path.read_bytes()
     rng = np.random.default_rng(0)
     for position in range(len(data)):
@@ -57,7 +58,7 @@ def test_every_flipped_byte_is_found(path: Path) -> None:
 
 
 def test_every_cut_is_found(path: Path) -> None:
-    """A file cut anywhere is refused when opened, and so is one with more at the end."""
+    """A file cut anywhere, or with bytes appended, is refused when opened."""
     data = path.read_bytes()
     for length in [*range(0, len(data), 97), len(data) - 1]:
         path.write_bytes(data[:length])
@@ -70,27 +71,22 @@ def test_every_cut_is_found(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not a memory", bytes(100)])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
-    """With the file's name."""
+    """The message names the file."""
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(MemoryFileError, match="x: not a memory file"):
         ReplayMemory.load(tmp_path / "x")
 
 
-def test_another_safetensors_file_is_refused(tmp_path: Path) -> None:
-    """Being safetensors is not enough."""
-    from safetensors.numpy import save_file
-
+def test_wrong_paths_are_refused(tmp_path: Path) -> None:
+    """Missing files, folders and other safetensors files."""
     save_file({"weight": np.zeros(3)}, tmp_path / "w.safetensors")
-    with pytest.raises(MemoryFileError, match="not a memory file of mrdc"):
-        MemoryFile(tmp_path / "w.safetensors")
-
-
-def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
-    """No traceback for a typo."""
-    with pytest.raises(MemoryFileError, match="no such memory file"):
-        MemoryFile(tmp_path / "nothing")
-    with pytest.raises(MemoryFileError, match="not a regular file"):
-        MemoryFile(tmp_path)
+    for path, message in (
+        (tmp_path / "w.safetensors", "not a memory file of mrdc"),
+        (tmp_path / "nothing", "no such memory file"),
+        (tmp_path, "not a regular file"),
+    ):
+        with pytest.raises(MemoryFileError, match=message):
+            MemoryFile(path)
 
 
 def test_equal_memories_make_equal_files(path: Path, tmp_path: Path) -> None:
@@ -101,7 +97,7 @@ def test_equal_memories_make_equal_files(path: Path, tmp_path: Path) -> None:
 
 
 class FullDisk(io.FileIO):
-    """Accepts some bytes, then says the disk is full."""
+    """Accepts some bytes, then fails with a full disk."""
 
     def write(self, data: Any, /) -> int:
         if self.tell() + len(memoryview(data).cast("B")) > 2000:
@@ -112,7 +108,7 @@ class FullDisk(io.FileIO):
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message says what is wrong and what to do."""
+    """The message gives the reason."""
     memory, before = ReplayMemory.load(path), path.read_bytes()
     monkeypatch.setattr(Path, "open", lambda path, mode: FullDisk(path, mode.removesuffix("b")))
     with pytest.raises(OutputError, match=r"a\.mrdc: cannot be written \(No space left"):
@@ -121,35 +117,41 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_interruption_as_the_file_appears_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["opening", "writing"])
+def test_an_interrupted_write_leaves_nothing(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C when the file is there but nobody has been told so."""
+    """Ctrl-C when the file has just appeared, or while it is written."""
 
     def interrupted(path: Path, mode: str) -> None:
         path.touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "open", interrupted)
-    with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "new"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C while writing."""
+    if moment == "opening":
+        monkeypatch.setattr(Path, "open", interrupted)
     with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "new") as file:
         file.write(b"half")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_lies_about_its_budget_is_caught(path: Path) -> None:
-    """The audit adds the bytes up itself."""
+@pytest.mark.parametrize(
+    ("budget", "problem"),
+    [
+        (Budget(10.0, "originals", 1.0), "images exceed the budget of 10"),
+        (Budget(2500.0, "bytes"), "file exceed the budget of 2,500"),
+    ],
+)
+def test_a_file_over_its_budget_is_caught(budget: Budget, problem: str, path: Path) -> None:
+    """The audit adds up the bytes itself."""
     memory = ReplayMemory.load(path)
-    memory.budget = type(memory.budget)(10.0, "bytes")
+    memory.budget = budget
     memory.save(path)
-    assert any("images exceed the budget of 10" in problem for problem in audit(path).problems)
-    memory.budget, memory.whole_file = type(memory.budget)(2500.0, "bytes"), True
-    memory.save(path)
-    assert any("file exceed the budget of 2,500" in problem for problem in audit(path).problems)
+    assert any(problem in found for found in audit(path).problems)
+
+
+def test_reading_files_does_not_import_torch() -> None:
+    """The commands info, audit and export start fast."""
+    modules = ", ".join(f"mrdc.memory.{name}" for name in ("file", "audit", "export", "budget"))
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,6 +1,6 @@
-"""Image codecs, and the table that names them."""
+"""Image codecs, and the registry that names them."""
 
-from mrdc._utils.registry import lookup
+from mrdc._utils.registry import Registry
 from mrdc.codec.avif import Avif
 from mrdc.codec.base import Codec
 from mrdc.codec.jpeg import Jpeg, JpegOptimised
@@ -9,12 +9,23 @@ from mrdc.codec.original import Original
 from mrdc.codec.png import Png
 from mrdc.codec.webp import WebP
 
-CODECS: dict[str, Codec] = {
-    codec.name: codec
-    for codec in (Original(), Jpeg(), JpegOptimised(), WebP(), Avif(), Jpeg2000(), Png())
-}
+CODECS: Registry[Codec] = Registry(
+    "codec",
+    "codecs",
+    {
+        codec.name: codec
+        for codec in (Original(), Jpeg(), JpegOptimised(), WebP(), Avif(), Jpeg2000(), Png())
+    },
+)
 
 __all__ = [
-    "CODECS", "Avif", "Codec", "Jpeg", "Jpeg2000", "JpegOptimised", "Original", "Png",
-    "WebP", "lookup",
-]  # fmt: skip
+    "CODECS",
+    "Avif",
+    "Codec",
+    "Jpeg",
+    "Jpeg2000",
+    "JpegOptimised",
+    "Original",
+    "Png",
+    "WebP",
+]

@@ -8,7 +8,7 @@ from mrdc.codec.base import PillowCodec
 
 
 class Avif(PillowCodec):
-    """Small at photo size, wasteful under 100 px; encodes slowly."""
+    """Small files at photo size, wasteful under 100 px; slow to encode."""
 
     name = "avif"
     format = "AVIF"

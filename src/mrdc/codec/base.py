@@ -1,4 +1,4 @@
-"""What every codec does: pixels to bytes at a quality, and back."""
+"""Base classes for codecs: pixels to bytes at a quality, and back."""
 
 import io
 from abc import ABC, abstractmethod
@@ -13,16 +13,18 @@ from mrdc.codec.image import Pixels, decode
 
 
 class Codec(ABC):
-    """An image format with, or without, a quality setting.
+    """An image format, with or without a quality setting.
 
     Attributes:
         name: the key in `CODECS`.
-        qualities: what `quality` may be; None when the codec has no setting.
-        encoder: library and version that make the bytes.
+        qualities: allowed values of `quality`; None without a quality setting.
+        default_quality: quality to use when none is given; None without a quality setting.
+        encoder: library and version that produce the bytes.
     """
 
     name: ClassVar[str]
     qualities: ClassVar[range | None] = range(1, 101)
+    default_quality: ClassVar[int | None] = 75
 
     @property
     @abstractmethod
@@ -30,30 +32,30 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, image: Pixels, quality: int | None = None) -> bytes:
-        """A file, for Pillow to open, of RGB uint8 pixels, shape (height, width, 3)."""
+        """Encode RGB uint8 pixels (height, width, 3) as a file that Pillow can open."""
 
     def decode(self, data: bytes) -> Pixels:
-        """RGB uint8 pixels of encoded bytes, shape (height, width, 3)."""
+        """Decode bytes to RGB uint8 pixels (height, width, 3)."""
         return decode(data)
 
     def tables(self, quality: int | None) -> bytes:
-        """Header bytes that all streams of a quality share; empty if none."""
+        """Header bytes shared by all streams of a quality; empty if there are none."""
         return b""
 
     def check_quality(self, quality: int | None) -> None:
         """Refuse a quality this codec does not have.
 
         Raises:
-            UsageError: out of range, missing, or given where there is none.
+            UsageError: not a whole number in range, or given to a codec without quality.
         """
         if self.qualities is None:
             if quality is not None:
-                raise UsageError(f"codec {self.name} has no quality, got {quality}")
-        elif quality is None or quality not in self.qualities:
+                raise UsageError(f"codec {self.name} has no quality, got {quality!r}")
+        elif not _whole(quality) or quality not in self.qualities:
             low, high = self.qualities[0], self.qualities[-1]
             raise UsageError(
                 f"quality of codec {self.name} must be a whole number from {low} to "
-                f"{high}, got {quality}"
+                f"{high}, got {quality!r}"
             )
 
     def _check(self, image: Pixels, quality: int | None) -> None:
@@ -65,8 +67,12 @@ class Codec(ABC):
             )
 
 
+def _whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 class PillowCodec(Codec):
-    """A codec that Pillow writes: a format and its save options."""
+    """A codec written by Pillow: a format and its save options."""
 
     format: ClassVar[str]
     feature: ClassVar[str]
@@ -76,7 +82,7 @@ class PillowCodec(Codec):
         return f"Pillow {PIL.__version__} ({self.feature} {features.version(self.feature)})"
 
     def options(self, quality: int | None, image: Image.Image) -> dict[str, Any]:
-        """Arguments of Pillow's `save`."""
+        """Keyword arguments for Pillow's `save`."""
         return {"quality": quality}
 
     def encode(self, image: Pixels, quality: int | None = None) -> bytes:
@@ -87,6 +93,6 @@ class PillowCodec(Codec):
         buffer = io.BytesIO()
         try:
             picture.save(buffer, self.format, **self.options(quality, picture))
-        except Exception as error:  # over the format's largest side, say; of many kinds
+        except Exception as error:  # Pillow raises many kinds, e.g. for a side that is too long
             raise ImageError(f"cannot be written as {self.name}: {error}") from None
         return buffer.getvalue()

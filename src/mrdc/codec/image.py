@@ -1,7 +1,7 @@
-"""Image files in, RGB pixels out.
+"""Decoding of image files to RGB pixels.
 
-Every image the package sees passes through `decode`: grey, palette, alpha,
-CMYK and 16-bit sources become RGB uint8, and EXIF orientation is applied.
+Every image passes through `decode`: grey, palette, alpha, CMYK and 16-bit sources become RGB
+uint8, and the EXIF orientation is applied.
 """
 
 import importlib
@@ -17,12 +17,12 @@ from mrdc._utils.errors import ImageError
 simplejpeg: Any
 try:
     simplejpeg = importlib.import_module("simplejpeg")
-except ImportError:  # Pillow decodes the same pixels, more slowly
+except ImportError:  # Pillow decodes the same pixels, but slower
     simplejpeg = None
 
 Pixels = NDArray[np.uint8]  # (height, width, 3), RGB
 
-MAX_PIXELS = 89_000_000  # beyond this an image is taken for a decompression bomb
+MAX_PIXELS = 89_000_000  # a larger image is treated as a decompression bomb
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".avif", ".jp2", ".gif", ".bmp", ".tif", ".tiff", ".ppm"}
 )
@@ -30,11 +30,11 @@ SIXTEEN_BIT = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
 def decode(data: bytes, name: str = "image") -> Pixels:
-    """RGB pixels of an image file's bytes, upright.
+    """Decode an image file's bytes to upright RGB pixels.
 
     Raises:
-        ImageError: empty, not an image, cut short, or over `MAX_PIXELS`;
-            the message begins with `name`.
+        ImageError: empty, not an image, truncated, or over `MAX_PIXELS`; the message begins with
+            `name`.
     """
     if len(data) == 0:
         raise ImageError(f"{name}: the file is empty (0 bytes)")
@@ -43,7 +43,7 @@ def decode(data: bytes, name: str = "image") -> Pixels:
 
 
 def upright(data: bytes) -> bool:
-    """Whether a JPEG stream carries no block, EXIF or XMP, that could rotate it."""
+    """Check that a JPEG stream has no EXIF or XMP block that could rotate it."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]
@@ -58,7 +58,7 @@ def upright(data: bytes) -> bool:
 
 
 def _decode_plain_jpeg(data: bytes, name: str) -> Pixels | None:
-    """The fast path; None where Pillow must have its say."""
+    """Decode with simplejpeg; None for a stream that needs Pillow."""
     if simplejpeg is None or data[:2] != b"\xff\xd8" or not upright(data):
         return None
     try:
@@ -69,7 +69,7 @@ def _decode_plain_jpeg(data: bytes, name: str) -> Pixels | None:
         pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
     except ImageError:
         raise
-    except ValueError:  # a flaw that Pillow may tolerate or explain
+    except ValueError:  # Pillow may tolerate or explain the damage
         return None
     return pixels
 
@@ -93,7 +93,7 @@ def _decode_with_pillow(data: bytes, name: str) -> Pixels:
 
 
 def check_pixels(width: int, height: int, name: str) -> None:
-    """Refuse an image that would need too much memory once decoded."""
+    """Refuse an image that would take too much memory when decoded."""
     if width * height > MAX_PIXELS:
         raise ImageError(_too_large(name, f"{width} x {height} = {width * height:,}"))
 
@@ -103,7 +103,7 @@ def _too_large(name: str, size: str) -> str:
 
 
 def _rgb(image: Image.Image, name: str) -> Pixels:
-    """RGB pixels of a Pillow image of any mode; alpha is laid over white."""
+    """Convert a Pillow image of any mode to RGB pixels, alpha over white."""
     if image.mode in SIXTEEN_BIT:
         grey = np.asarray(image).astype(np.int64)
         if grey.min() < 0 or grey.max() > 65535:

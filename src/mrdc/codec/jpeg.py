@@ -1,4 +1,4 @@
-"""JPEG, 4:2:0, and the header that streams of one quality share."""
+"""JPEG, 4:2:0, and the header shared by streams of one quality."""
 
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -15,11 +15,11 @@ END = b"\xff\xd9"
 
 
 def split(stream: bytes) -> tuple[bytes, bytes]:
-    """A baseline JPEG stream as (tables, body); `join` undoes it exactly.
+    """Split a baseline JPEG stream into (tables, body); `join` undoes it exactly.
 
-    The tables are everything before the scan, with height and width set to
-    zero so that images of all sizes share them; the body is those four bytes
-    and the scan. A stream of another build comes back as (b"", stream).
+    The tables are everything before the scan, with height and width set to zero so that images
+    of all sizes share them; the body is those four bytes and the scan. Any other stream comes
+    back as (b"", stream).
     """
     position, size = 2, None
     while position + 4 <= len(stream) and stream[position] == 0xFF:
@@ -37,7 +37,7 @@ def split(stream: bytes) -> tuple[bytes, bytes]:
 
 
 def join(tables: bytes, body: bytes) -> bytes:
-    """The whole JPEG stream of a body that was stored without its tables."""
+    """Restore the JPEG stream of a body stored without its tables."""
     size = _size_position(tables)
     return tables[:size] + body[:4] + tables[size + 4 :] + body[4:] + END
 
@@ -51,7 +51,7 @@ def _size_position(tables: bytes) -> int:
 
 
 class JpegOptimised(PillowCodec):
-    """JPEG with Huffman tables fitted to each image: smaller, slower."""
+    """JPEG with Huffman tables optimised for each image: smaller, slower."""
 
     name = "jpeg-optimised"
     format = "JPEG"
@@ -62,7 +62,7 @@ class JpegOptimised(PillowCodec):
 
 
 class Jpeg(PillowCodec):
-    """JPEG with standard tables, as in the paper; simplejpeg where installed."""
+    """JPEG with standard tables, as in the paper; uses simplejpeg if installed."""
 
     name = "jpeg"
     format = "JPEG"

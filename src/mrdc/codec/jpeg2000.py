@@ -9,9 +9,9 @@ from mrdc.codec.base import PillowCodec
 
 
 class Jpeg2000(PillowCodec):
-    """Quality sets the PSNR aimed at: 25.6 dB at 1, 32.3 at 50, 39 at 100.
+    """Quality sets the target PSNR: 25.6 dB at 1, 32.3 dB at 50, 39 dB at 100.
 
-    Chosen so that a quality means something similar to what it means in JPEG.
+    The mapping makes a quality look about as it does in JPEG.
     """
 
     name = "jpeg2000"

@@ -1,10 +1,10 @@
-"""The source file itself: what the paper calls quality 100."""
+"""Source files as they are: quality 100 in the paper."""
 
 from mrdc.codec.png import Png
 
 
 class Original(Png):
-    """Source bytes, untouched; pixels that never were a file become PNG."""
+    """Source bytes, unchanged; pixels without a file become PNG."""
 
     name = "original"
 

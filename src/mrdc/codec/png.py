@@ -1,4 +1,4 @@
-"""PNG: lossless."""
+"""PNG, lossless."""
 
 from typing import Any
 
@@ -8,10 +8,11 @@ from mrdc.codec.base import PillowCodec
 
 
 class Png(PillowCodec):
-    """Lossless; has no quality."""
+    """Lossless, so without a quality."""
 
     name = "png"
     qualities = None
+    default_quality = None
     format = "PNG"
     feature = "zlib"
 

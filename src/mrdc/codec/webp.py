@@ -8,7 +8,7 @@ from mrdc.codec.base import PillowCodec
 
 
 class WebP(PillowCodec):
-    """Fewer bytes than JPEG for the same look; slower to encode and to decode."""
+    """Smaller than JPEG at the same look; slower to encode and decode."""
 
     name = "webp"
     format = "WEBP"

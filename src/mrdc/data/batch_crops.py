@@ -1,12 +1,10 @@
-"""Training views of many images at once, on whatever device they are.
+"""Training views of many images at once, on any device.
 
-The same distribution as torchvision's RandomResizedCrop and horizontal flip,
-as two matrix products: a crop, its antialiased resize and the flip are all
-linear in the pixels, so each image has one matrix for its rows and one for its
-columns.
+Distributed as torchvision's RandomResizedCrop and horizontal flip, computed as two matrix
+products: a crop, its antialiased resize and the flip are all linear in the pixels, so each image
+has one matrix for its rows and one for its columns.
 """
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -16,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mrdc.data.crops import AREAS, LOG_ASPECTS, TRIES, short_side
+
 Floats = NDArray[np.float32]
-TRIES = 10
 
 
 class Crops(NamedTuple):
-    """Where n images are cropped, in pixels, and which are mirrored."""
+    """Crop boxes of n images in pixels, and which images are mirrored."""
 
     top: Floats
     left: Floats
@@ -33,10 +32,10 @@ class Crops(NamedTuple):
 def draw_crops(
     height: NDArray[np.int64], width: NDArray[np.int64], rng: np.random.Generator
 ) -> Crops:
-    """Random crops of images of these sizes: `views.crop_box` for all at once."""
+    """Draw random crops of images of these sizes: `crops.crop_box` for all at once."""
     n = len(height)
-    area = (height * width)[:, None] * rng.uniform(0.08, 1.0, (n, TRIES))
-    aspect = np.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3), (n, TRIES)))
+    area = (height * width)[:, None] * rng.uniform(*AREAS, (n, TRIES))
+    aspect = np.exp(rng.uniform(*LOG_ASPECTS, (n, TRIES)))
     h, w = np.rint(np.sqrt(area / aspect)), np.rint(np.sqrt(area * aspect))
     fits = (h > 0) & (w > 0) & (h <= height[:, None]) & (w <= width[:, None])
     first = fits.argmax(1)[:, None]
@@ -51,8 +50,8 @@ def draw_crops(
 
 
 def centre_crops(height: NDArray[np.int64], width: NDArray[np.int64], size: int) -> Crops:
-    """The evaluation view, `views.centre_crop`, as crops of images of these sizes."""
-    scale = round(size * 256 / 224) / np.minimum(height, width)
+    """The evaluation view, `crops.centre_crop`, as crops of images of these sizes."""
+    scale = short_side(size) / np.minimum(height, width)
     sides = []
     for edge in (height, width):
         scaled = np.maximum(size, np.rint(edge * scale))
@@ -63,7 +62,7 @@ def centre_crops(height: NDArray[np.int64], width: NDArray[np.int64], size: int)
 
 
 def _largest(height: NDArray[np.int64], width: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """The centre crop for images too long or too tall for ten tries."""
+    """The centre crop for images too wide or too tall for ten tries."""
     tall, wide = width / height < 3 / 4, width / height > 4 / 3
     h = np.where(tall, np.minimum(height, np.rint(width * 4 / 3)), height)
     w = np.where(wide, np.minimum(width, np.rint(height * 4 / 3)), width)
@@ -71,12 +70,14 @@ def _largest(height: NDArray[np.int64], width: NDArray[np.int64]) -> tuple[Float
 
 
 def crop_batch(images: Tensor, crops: Tensor, size: int) -> Tensor:
-    """Crops of images (n, 3, h, w) resized to (n, 3, size, size), on the scale of 0 to 255.
+    """Crop images (n, 3, h, w) and resize them to (n, 3, size, size), values from 0 to 255.
 
-    Fastest where the channels of a row of pixels lie side by side in memory.
+    Fastest if the channels of a row of pixels are contiguous in memory.
 
     Args:
-        crops: (5, n): top, left, height, width, and 1 where mirrored.
+        images: uint8 images.
+        crops: (5, n): top, left, height, width, and 1 if mirrored.
+        size: side of the result.
     """
     exact = torch.float16 if images.is_cuda else torch.float32  # 11 bits: a fraction of a level
     top, left, height, width, flip = crops.float()
@@ -91,15 +92,15 @@ def crop_batch(images: Tensor, crops: Tensor, size: int) -> Tensor:
 
 @cache
 def compiled_crop() -> Callable[[Tensor, Tensor, int], Tensor]:
-    """`crop_batch` compiled, once for all feeds."""
+    """`crop_batch`, compiled once for all feeds."""
     return torch.compile(crop_batch, dynamic=False)
 
 
 def weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
     """Matrices (n, size, pixels) that resize [start, start + length) with antialiasing.
 
-    A triangle filter around each target's centre, as wide as a target where
-    that is wider than a pixel, cut off at the crop and scaled to sum 1.
+    A triangle filter around each target's centre, as wide as a target but at least a pixel, cut
+    off at the crop and scaled to sum to 1.
     """
     step = (length / size)[:, None, None]
     place = torch.arange(size, device=start.device, dtype=torch.float32)[None, :, None]

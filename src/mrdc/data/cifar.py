@@ -10,12 +10,13 @@ from numpy.exceptions import VisibleDeprecationWarning
 
 from mrdc._utils.errors import DataError
 from mrdc.codec.image import Pixels
+from mrdc.data.files import Listing
 from mrdc.data.images import ImageSet, gather
 from mrdc.data.photo import Photo
 
 FOLDER = "cifar-100-python"
 
-# The published table. The files hold it as well, but in a pickle that torchvision does not pass on.
+# The published table. The files hold it as well, but torchvision does not pass it on.
 SUPERCLASSES = {
     "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
     "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),
@@ -41,13 +42,13 @@ SUPERCLASSES = {
 
 
 def cifar100(root: Path) -> tuple[ImageSet, ImageSet]:
-    """Training and test images from a folder that holds cifar-100-python/, or from that folder.
+    """Open training and test images in cifar-100-python/, or in the folder that holds it.
 
-    Photos load as pixels, and an image counts with its raw pixels as bytes. torchvision
-    compares the files with the published MD5 before it unpickles them.
+    Photos load as pixels, and the size of an image is that of its raw pixels. torchvision checks
+    the files against the published MD5 before it unpickles them.
 
     Raises:
-        DataError: not there, or not the published files.
+        DataError: missing, or not the published files.
     """
     base = root.parent if root.name == FOLDER else root
     return _part(base, "train"), _part(base, "test")
@@ -64,7 +65,7 @@ def _part(root: Path, part: str) -> ImageSet:
 
     try:
         with warnings.catch_warnings():
-            # Numpy 2.4.0 finds the files' types dated (pytorch/vision#9340).
+            # Numpy 2.4.0 warns about types in the files (pytorch/vision#9340).
             warnings.simplefilter("ignore", VisibleDeprecationWarning)
             data = CIFAR100(root, train=part == "train", download=False)
     except (RuntimeError, OSError):
@@ -80,7 +81,7 @@ def _part(root: Path, part: str) -> ImageSet:
         )
         for number, label in enumerate(data.targets)
     ]
-    return gather(entries, sorted(data.classes), [])
+    return gather(Listing(entries, sorted(data.classes), []))
 
 
 def _pixels(images: Pixels, number: int) -> Pixels:

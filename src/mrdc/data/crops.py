@@ -1,4 +1,4 @@
-"""Crops of uint8 images: what training sees, and what embedding sees."""
+"""Crops of uint8 images, for training and for embedding."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +10,10 @@ from torch import Tensor
 
 from mrdc.codec.image import Pixels
 
+AREAS = (0.08, 1.0)  # share of the image that a random crop takes
+LOG_ASPECTS = (math.log(3 / 4), math.log(4 / 3))
+TRIES = 10
+
 
 def tensor(pixels: Pixels) -> Tensor:
     """Pixels (h, w, 3) as a uint8 tensor (3, h, w), sharing memory."""
@@ -19,13 +23,13 @@ def tensor(pixels: Pixels) -> Tensor:
 def stack(images: Sequence[Pixels]) -> Tensor:
     """Images of one size as a batch (n, 3, h, w), channels last in memory.
 
-    By numpy: torch would wake its team of threads, which those that decode keep busy.
+    Uses numpy: torch would wake its own threads, which compete with the decoding threads.
     """
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
 def resize(image: Tensor, height: int, width: int) -> Tensor:
-    """Bilinear with antialiasing, on a uint8 image (3, h, w)."""
+    """Resize a uint8 image (3, h, w), bilinear with antialiasing."""
     if image.shape[1:] == (height, width):
         return image
     return F.interpolate(
@@ -33,18 +37,23 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
     )[0]
 
 
+def short_side(size: int) -> int:
+    """Short side of an image before its centre is cropped to `size`."""
+    return round(size * 256 / 224)
+
+
 def centre_crop(image: Tensor, size: int, short: int | None = None) -> Tensor:
-    """The evaluation view: short side to `short`, or size * 256 / 224, then the centre."""
+    """Evaluation view: scale the short side to `short`, or size * 256 / 224; crop the centre."""
     return tensor(centre(image.permute(1, 2, 0).numpy(), size, short))
 
 
 def centre(pixels: Pixels, size: int, short: int | None = None) -> Pixels:
-    """`centre_crop` of pixels; a view of them where their size is right.
+    """`centre_crop` of pixels; a view of them if no scaling is needed.
 
-    By numpy: many threads that call torch for small things wait for each other.
+    Uses numpy: threads that call torch for small operations wait for each other.
     """
     height, width = pixels.shape[:2]
-    scale = (short or round(size * 256 / 224)) / min(height, width)
+    scale = (short or short_side(size)) / min(height, width)
     wanted = max(size, round(height * scale)), max(size, round(width * scale))
     if wanted != (height, width):
         pixels = resize(tensor(pixels), *wanted).permute(1, 2, 0).numpy()
@@ -53,14 +62,14 @@ def centre(pixels: Pixels, size: int, short: int | None = None) -> Pixels:
 
 
 def crop_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Top, left, height and width of a random crop.
+    """Draw top, left, height and width of a random crop.
 
-    The distribution of torchvision's RandomResizedCrop: area uniform in 8 to
-    100 %, aspect log-uniform in 3/4 to 4/3, ten tries, then the centre.
+    Distributed as in torchvision's RandomResizedCrop: area uniform in 8 to 100 %, aspect
+    log-uniform in 3/4 to 4/3; the centre if ten tries do not fit.
     """
-    for _ in range(10):
-        area = height * width * rng.uniform(0.08, 1.0)
-        aspect = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+    for _ in range(TRIES):
+        area = height * width * rng.uniform(*AREAS)
+        aspect = math.exp(rng.uniform(*LOG_ASPECTS))
         h, w = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
         if 0 < h <= height and 0 < w <= width:
             return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
@@ -70,7 +79,7 @@ def crop_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, in
 
 
 def train_crop(image: Tensor, size: int, rng: np.random.Generator) -> Tensor:
-    """The training view: a random crop, resized, mirrored half of the time."""
+    """Training view: a random crop, resized, mirrored half of the time."""
     top, left, height, width = crop_box(image.shape[1], image.shape[2], rng)
     image = resize(image[:, top : top + height, left : left + width], size, size)
     return image.flip(2) if rng.random() < 0.5 else image

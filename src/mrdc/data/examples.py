@@ -1,4 +1,4 @@
-"""Labelled images to train on, still encoded."""
+"""Training images, still encoded."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc.codec.image import decode
 from mrdc.data.crops import tensor
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
@@ -24,23 +23,20 @@ class Examples:
         return len(self.photos)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        photo = self.photos[index]
-        data = photo.load()
-        pixels = decode(data, photo.id) if isinstance(data, bytes) else data
-        return tensor(pixels), self.labels[index]
+        return tensor(self.photos[index].pixels()), self.labels[index]
 
     def __add__(self, other: "Examples") -> "Examples":
         return Examples(self.photos + other.photos, self.labels + other.labels)
 
     def pick(self, indices: Iterable[int]) -> "Examples":
-        """Some of them, in this order."""
+        """The examples at these positions, in this order."""
         chosen = list(indices)
         photos, labels = self.photos, self.labels
         return Examples(tuple(photos[i] for i in chosen), tuple(labels[i] for i in chosen))
 
 
 def from_images(images: ImageSet, first_label: int = 0) -> Examples:
-    """All images of a set, its classes labelled from `first_label` on."""
+    """All images of a set, with labels starting at `first_label`."""
     counts = enumerate(images.photos, first_label)
     labels = tuple(label for label, photos in counts for _ in photos)
     return Examples(tuple(images.all_photos), labels)
@@ -51,14 +47,14 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Companions:
-    """Further images that come along with every batch, out of the same examples.
+    """Additional images that accompany every batch, drawn from the same examples.
 
     Attributes:
-        choose: from the places of a batch, and a generator, to those of its companions, and to
-            numbers that the loss is told with them.
-        count: of companions that the network sees together with a batch; 0 if it does not.
-        cropped: at random, as the batch is (an image looks the same all through an epoch);
-            else as in evaluation.
+        choose: maps the positions of a batch, and a generator, to the positions of its
+            companions and to numbers that are passed to the loss with them.
+        count: number of companions that the network sees together with a batch; 0 for none.
+        cropped: crop companions at random like the batch (an image looks the same throughout an
+            epoch); otherwise as in evaluation.
     """
 
     choose: Callable[[Places, np.random.Generator], tuple[Places, Places]]

@@ -1,4 +1,4 @@
-"""Where COCO data sets keep their parts.
+"""Layouts of COCO data sets.
 
     train.json, val.json, images/      or test.json, valid.json; or one annotations.json
     annotations/instances_train*.json, instances_val*.json, train*/, val*/         COCO
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mrdc._utils.errors import DataError
-from mrdc.data.images import sub_folders
+from mrdc.data.folders import sub_folders
 
 TRAIN_FILES = ("train.json", "annotations.json")
 TEST_FILES = ("val.json", "test.json", "valid.json")
 UNLABELLED = re.compile(r"unlabel(l?ed)?\d*", re.IGNORECASE)
-PART = re.compile(r"instances?_(.+)")  # whose images are in a folder of that name
+PART = re.compile(r"instances?_(.+)")  # the images are in a folder of that name
 LAYOUTS = (
     "a folder with train.json, val.json and images/, or COCO or SODA10M (SSLAD-2D) as published"
 )
@@ -34,7 +34,7 @@ class Layout(NamedTuple):
 
 
 def find_layout(root: Path) -> Layout | None:
-    """The files of a COCO data set in a folder; None where there is none.
+    """Find the files of a COCO data set in a folder; None if it is not one.
 
     Raises:
         DataError: several files of training images.
@@ -45,7 +45,7 @@ def find_layout(root: Path) -> Layout | None:
 
 
 def image_folders(file: Path) -> list[Path]:
-    """Where the images of a json may be."""
+    """Folders to search for the images of a json."""
     folders = [file.parent / "images", file.parent]
     part = PART.fullmatch(file.stem)
     beside = _child(file.absolute().parent.parent, part[1]) if part else None
@@ -68,7 +68,7 @@ def _coco(root: Path) -> Layout | None:
     found = sorted((root / "annotations").glob("instances_train*.json"))
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
-        raise DataError(f"{root / 'annotations'}: has {names}; leave one there, or give a .json")
+        raise DataError(f"{root / 'annotations'}: has {names}; keep one of them, or give a .json")
     if not found:
         return None
     test = _first(found[0].parent, [found[0].name.replace("_train", "_val")])
@@ -85,7 +85,7 @@ def _soda(root: Path) -> Layout | None:
 
 
 def _child(folder: Path | None, *names: str) -> Path | None:
-    """A file or folder below another, whatever the case of its name."""
+    """A file or folder below another, ignoring case; None if there is none."""
     for name in names:
         if folder is None or not folder.is_dir():
             return None

@@ -1,4 +1,4 @@
-"""Batches for training and evaluation, decoded by threads."""
+"""Batches for training and evaluation, decoded in threads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
@@ -33,9 +33,8 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Uint8 batches (n, 3, size, size) and labels (n,).
 
-    With `train`, shuffled, randomly cropped and mirrored; the draws belong to
-    (seed, epoch, index), so they do not depend on the threads. Else in order,
-    centre-cropped.
+    With `train`, images are shuffled, randomly cropped and mirrored; the draws depend on (seed,
+    epoch, index) and not on the threads. Otherwise they are in order and centre-cropped.
     """
     order = np.arange(len(targets))
     if train:
@@ -56,7 +55,7 @@ def batches(
 def grouped(
     view: Callable[[T], Tensor], groups: Sequence[Sequence[T]], threads: int | None
 ) -> Iterator[Tensor]:
-    """Views (n, 3, h, w) of each group of items, made by threads a little ahead."""
+    """Views (n, 3, h, w) of each group of items, prepared a little ahead in threads."""
     ahead = 2 * max(map(len, groups), default=1)
 
     def pixels(item: T) -> Pixels:

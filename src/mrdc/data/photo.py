@@ -1,13 +1,42 @@
-"""Source images, read when they are needed."""
+"""Source images that are read when they are needed."""
 
+import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mrdc.codec.image import Pixels
+from mrdc.codec.image import Pixels, decode
 
 
 class Photo(NamedTuple):
-    """A source image that is read when it is needed."""
+    """A source image that is read when it is needed.
+
+    Attributes:
+        id: a name, unique in its set, for messages and files.
+        load: reads the file's bytes, or RGB uint8 pixels (height, width, 3).
+    """
 
     id: str
     load: Callable[[], bytes | Pixels]
+
+    def pixels(self) -> Pixels:
+        """Load and decode the image.
+
+        Raises:
+            ImageError: it cannot be read.
+        """
+        return to_pixels(self.load(), self.id)
+
+    def digest(self) -> bytes:
+        """SHA-256 of the file's bytes, or of the pixels and their shape."""
+        return digest(self.load())
+
+
+def to_pixels(data: bytes | Pixels, name: str) -> Pixels:
+    """Decode a file's bytes; pixels are returned as they are."""
+    return decode(data, name) if isinstance(data, bytes) else data
+
+
+def digest(data: bytes | Pixels) -> bytes:
+    """SHA-256 of a file's bytes, or of pixels and their shape."""
+    raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
+    return hashlib.sha256(raw).digest()

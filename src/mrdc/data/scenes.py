@@ -1,4 +1,4 @@
-"""Images with boxes."""
+"""Scenes: images with boxes."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +14,11 @@ from mrdc.codec.image import check_pixels, decode
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 
-__all__ = ["Boxes", "SceneSplits", "Scenes", "as_images", "check_sides", "check_strips",
-           "shown_sides"]  # fmt: skip
-
 Boxes = NDArray[np.float32]  # (n, 5): left, top, right, bottom in pixels, and the label, from 0
 
-HEADERS = frozenset({"JPEG", "PNG", "WEBP"})  # whose size and orientation Pillow tells undecoded
-NARROWEST = 2  # pixels of a scaled image: torchvision rounds down, and 0 are none
-ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})  # EXIF: stands on its side
+HEADERS = frozenset({"JPEG", "PNG", "WEBP"})  # Pillow knows size and orientation undecoded
+NARROWEST = 2  # pixels of a scaled image: torchvision rounds down, maybe to 0
+ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})  # EXIF: swaps width and height
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +26,14 @@ class Scenes:
     """Images with boxes, read when needed.
 
     Attributes:
-        classes: names by label, in the order of COCO's category ids.
-        categories: COCO's ids of these.
-        photos: each with its file_name as the id.
+        classes: class names by label, in the order of COCO's category ids.
+        categories: COCO category id of each class.
+        photos: photos with their file_name as the id.
         sizes: bytes of each file.
-        sides: width and height, as the json says.
-        boxes: of each image, cut to it.
-        crowds: boxes of groups (iscrowd), apart: evaluation ignores what is found there.
-        dropped: boxes of the file that were left out, since they measure less than a pixel.
+        sides: width and height of each image according to the json.
+        boxes: boxes of each image, cut to it.
+        crowds: boxes of groups (iscrowd), where evaluation ignores detections.
+        dropped: number of boxes left out because they are smaller than a pixel.
     """
 
     classes: tuple[str, ...]
@@ -64,11 +61,11 @@ class Scenes:
         )
 
     def by_id(self) -> dict[str, Boxes]:
-        """Boxes by the id of their image."""
+        """Boxes by the id of their photo."""
         return dict(zip((photo.id for photo in self.photos), self.boxes, strict=True))
 
     def as_json(self) -> dict[str, int]:
-        """How many boxes there are, and how many of the file no memory will hold."""
+        """Counts of boxes and classes, and of boxes that no memory holds."""
         return {
             "boxes": sum(map(len, self.boxes)),
             "classes": len(self.classes),
@@ -79,10 +76,12 @@ class Scenes:
 
 @dataclass(frozen=True, eq=False)
 class SceneSplits:
-    """Scenes to train on and to evaluate on, with the same classes.
+    """Training and test scenes with the same classes.
 
     Attributes:
-        unlabelled: a pool of its own, where the data has one; photos know no boxes.
+        train: scenes to learn from.
+        test: scenes to evaluate on.
+        unlabelled: images without boxes, if the data set has a separate pool of them.
     """
 
     train: Scenes
@@ -100,9 +99,9 @@ def check_sides(
     threads: int | None = None,
     progress: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Refuse images that are not as large as the json says, EXIF orientation applied.
+    """Refuse images whose size differs from the json's: their boxes would be misplaced.
 
-    Their boxes would be elsewhere.
+    Sizes are compared with the EXIF orientation applied.
 
     Raises:
         DataError: the first such image.
@@ -119,14 +118,14 @@ def check_sides(
             )
             if turned and side == said[::-1]:
                 raise DataError(
-                    f"{sizes}: its EXIF orientation turns it; the json must have the size and the "
-                    "boxes of the image as it is shown, or the file no orientation"
+                    f"{sizes}: its EXIF orientation turns it; the json must have the size and "
+                    "boxes of the image as shown, or the file must have no orientation"
                 )
-            raise DataError(f"{sizes}; both must agree, or its boxes are elsewhere")
+            raise DataError(f"{sizes}; both must agree, or its boxes are misplaced")
 
 
 def check_strips(photos: Sequence[Photo], sides: Sequence[tuple[int, int]], long: int) -> None:
-    """Refuse images so narrow that nothing is left of them once the long side is `long`.
+    """Refuse images so narrow that scaling the long side to `long` leaves nothing of them.
 
     Raises:
         DataError: the first such image.
@@ -134,8 +133,8 @@ def check_strips(photos: Sequence[Photo], sides: Sequence[tuple[int, int]], long
     for photo, side in zip(photos, sides, strict=True):
         if min(side) * long < NARROWEST * max(side):
             raise DataError(
-                f"{photo.id}: {side[0]} x {side[1]} pixels, of which --long {long} leaves less "
-                f"than {NARROWEST} on the short side; remove the image, or raise --long"
+                f"{photo.id}: {side[0]} x {side[1]} pixels; --long {long} leaves fewer than "
+                f"{NARROWEST} on the short side; remove the image, or raise --long"
             )
 
 
@@ -150,7 +149,7 @@ def shown_sides(photos: Sequence[Photo], threads: int | None) -> list[tuple[int,
 
 
 def _side(photo: Photo) -> tuple[tuple[int, int], bool]:
-    """Width and height of a photo when shown, and whether that swaps those of the file."""
+    """Width and height of a photo as shown, and whether its EXIF orientation swapped them."""
     data = photo.load()
     if isinstance(data, bytes):
         known = _header(data, photo.id)
@@ -161,7 +160,7 @@ def _side(photo: Photo) -> tuple[tuple[int, int], bool]:
 
 
 def _header(data: bytes, name: str) -> tuple[tuple[int, int], bool] | None:
-    """The same from the header alone; None where it takes decoding to tell."""
+    """`_side` from the header alone; None if the image must be decoded."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             check_pixels(*image.size, name)
@@ -169,5 +168,5 @@ def _header(data: bytes, name: str) -> tuple[tuple[int, int], bool] | None:
                 return None
             turned = image.getexif().get(ORIENTATION) in TURNED
             return (image.size[::-1] if turned else image.size), turned
-    except Exception:  # Pillow's plug-ins raise many kinds; decoding says what is wrong
+    except Exception:  # Pillow's plug-ins raise many kinds; decoding reports it
         return None

@@ -1,7 +1,7 @@
-"""`shapes`: synthetic scenes made in a second from a seed, for detectors.
+"""`shapes`: synthetic scenes for detectors, generated in a second from a seed.
 
-Discs, squares and triangles of random colour and size on cloudy grounds, 160 x 120, saved as
-JPEG. Not photos: they show that the machinery works.
+Discs, squares and triangles of random colour and size on cloudy backgrounds, 160 x 120, saved as
+JPEG. They are not photos and only show that training works.
 """
 
 from functools import cache, partial
@@ -18,13 +18,13 @@ WIDTH, HEIGHT = 160, 120
 CLASSES = ("disc", "square", "triangle")
 TRAIN, TEST = 500, 100
 MOST = 4  # shapes in a scene
-SIDES = (24, 56)  # of a shape
+SIDES = (24, 56)  # pixels of a shape
 QUALITY = 92
 
 
 @cache
 def shapes_splits() -> SceneSplits:
-    """The same scenes every time; unlabelled ones are drawn from those for training."""
+    """The same scenes every time; unlabelled ones are drawn from the training scenes."""
     return SceneSplits(_scenes("train", TRAIN), _scenes("test", TEST), None)
 
 
@@ -48,7 +48,7 @@ def _scenes(split: str, count: int) -> Scenes:
 
 
 def scene(rng: np.random.Generator) -> tuple[Pixels, Boxes]:
-    """Pixels, and boxes with labels."""
+    """Draw a scene: pixels, and boxes with labels."""
     ground = rng.uniform(60, 200, 3) + 40 * clouds(rng)[:, :, None]
     image = ground + rng.normal(0, 8, (HEIGHT, WIDTH, 3))
     boxes: list[tuple[float, ...]] = []
@@ -67,7 +67,7 @@ def scene(rng: np.random.Generator) -> tuple[Pixels, Boxes]:
 
 
 def inside(label: int, side: int) -> NDArray[np.bool_]:
-    """Which pixels of a square belong to the shape."""
+    """Mask of the shape in a square."""
     y, x = (np.mgrid[:side, :side] + 0.5) / side
     shapes = ((x - 0.5) ** 2 + (y - 0.5) ** 2 <= 0.25, x <= 1, np.abs(x - 0.5) <= y / 2)
     chosen: NDArray[np.bool_] = shapes[label]
@@ -75,7 +75,7 @@ def inside(label: int, side: int) -> NDArray[np.bool_]:
 
 
 def clouds(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Smooth waves of random direction, within -1 and 1 or so."""
+    """Smooth waves in random directions, between about -1 and 1."""
     y, x = np.mgrid[:HEIGHT, :WIDTH] / WIDTH
     total = np.zeros((HEIGHT, WIDTH))
     for often, angle, shift in rng.uniform((0.5, 0, 0), (3, np.pi, 1), (3, 3)):

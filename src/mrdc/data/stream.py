@@ -5,39 +5,37 @@ Labels are put into stream order once, here; nothing after this sees another lab
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Literal, cast
-
-import numpy as np
 
 from mrdc._utils.errors import DataError, UsageError
-from mrdc.data.images import ImageSet, read_pairs, some_of
-from mrdc.data.splits import Splits
-
-SEED = 1993  # of the order that the papers share
-Kind = Literal["similar", "dissimilar"]
+from mrdc.data.images import ImageSet, some_of
+from mrdc.data.order import SEED, order_classes, whole_number
+from mrdc.data.splits import Splits, open_splits
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Classes that arrive in phases; a label is a place in the order of arrival.
+    """Classes that arrive in phases; a label is a position in the order of arrival.
 
     Attributes:
         train: all training images, classes in stream order.
-        test: all test images, likewise.
-        sizes: classes of each phase.
+        test: all test images, classes in stream order.
+        sizes: number of classes in each phase.
+        held_out: test images were set aside from training images.
     """
 
     train: ImageSet
     test: ImageSet
     sizes: tuple[int, ...]
+    held_out: bool = False
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names in stream order."""
+        """Class names in stream order."""
         return self.train.classes
 
     @property
@@ -48,31 +46,75 @@ class Stream:
 
     @property
     def original_bytes(self) -> float:
-        """Mean bytes of a training image as it is, over all phases."""
+        """Mean bytes of a training image, over all phases."""
         return self.train.original_bytes
 
+    @property
+    def ignored(self) -> list[str]:
+        """Files ignored in either split, each with the reason, sorted."""
+        return sorted({*self.train.ignored, *self.test.ignored})
+
     def seen(self, phase: int) -> int:
-        """Classes seen once this phase is over."""
+        """Number of classes seen by the end of a phase."""
         return sum(self.sizes[: phase + 1])
 
     def fresh(self, phase: int) -> ImageSet:
-        """Training images of this phase's classes.
+        """Training images of a phase's classes.
 
         Label i of the result is label phases[phase].start + i of the stream.
         """
         return self.train.pick(self.phases[phase])
 
+    def without(self, train_ids: Collection[str] = (), test_ids: Collection[str] = ()) -> "Stream":
+        """The stream without the training and test photos with these ids.
+
+        Raises:
+            DataError: a class would be left without a training or a test image.
+        """
+        return replace(
+            self,
+            train=_without(self.train, set(train_ids), "training"),
+            test=_without(self.test, set(test_ids), "test"),
+        )
+
     def fingerprint(self) -> str:
         """SHA-256 of the classes in order, the phases, and the ids and bytes of all photos.
 
-        Streams of one fingerprint show the same images in the same phases, as far as
-        names and sizes tell; contents are not read.
+        Streams with one fingerprint have the same images in the same phases, judging by names
+        and sizes; contents are not read.
         """
         digest = hashlib.sha256(json.dumps([self.classes, self.sizes]).encode())
         for images in (self.train, self.test):
             for photos, sizes in zip(images.photos, images.sizes, strict=True):
                 digest.update(json.dumps([[photo.id for photo in photos], sizes]).encode())
         return digest.hexdigest()
+
+
+def _without(images: ImageSet, ids: set[str], side: str) -> ImageSet:
+    kept = [[i for i, photo in enumerate(of) if photo.id not in ids] for of in images.photos]
+    empty = [name for name, places in zip(images.classes, kept, strict=True) if not places]
+    if empty:
+        raise DataError(f"no {side} image of {some_of(empty)} is left; each class needs one")
+    return images.keep(kept)
+
+
+def open_stream(
+    source: str | os.PathLike[str],
+    *,
+    phases: int = 5,
+    first: str | int = "half",
+    order: str | int = str(SEED),
+    superclasses: Path | None = None,
+    holdout: float = 0.2,
+    missing: bool = False,
+) -> Stream:
+    """Open a source as a stream; arguments as for `open_splits` and `make_stream`.
+
+    Raises:
+        MrdcError: images that cannot be used, or not in these phases.
+    """
+    splits = open_splits(source, holdout=holdout, missing=missing)
+    return make_stream(splits, phases, first, order, superclasses)
 
 
 def make_stream(
@@ -88,13 +130,13 @@ def make_stream(
         splits: training and test images.
         phases: as for `phase_sizes`.
         first: as for `phase_sizes`.
-        order: a seed for `class_order`; "sorted", which leaves the classes as they stand;
-            or "similar" or "dissimilar", as for `superclass_order`.
-        superclasses: CSV of class,superclass, before what the data set says itself; only
-            "similar" and "dissimilar" look at it.
+        order: a seed for `class_order`; "sorted" for the classes by name; or "similar" or
+            "dissimilar", as for `superclass_order`.
+        superclasses: a CSV of class,superclass for "similar" and "dissimilar", used instead of
+            the data set's own superclasses.
 
     Raises:
-        UsageError: an impossible cut, an unknown order, or superclasses that nothing says.
+        UsageError: impossible phases, an unknown order, or no superclasses.
         DataError: fewer than two classes, or a CSV that does not fit them.
     """
     assert splits.train.classes == splits.test.classes
@@ -102,86 +144,18 @@ def make_stream(
     if count < 2:
         raise DataError(f"a stream needs at least 2 classes, the data set has {count}")
     sizes = phase_sizes(count, phases, first)
-    labels = _order(splits, order, superclasses)
-    return Stream(splits.train.pick(labels), splits.test.pick(labels), sizes)
-
-
-def _order(splits: Splits, order: str | int, superclasses: Path | None) -> list[int]:
-    classes = splits.train.classes
-    if order in ("similar", "dissimilar"):
-        groups = splits.superclasses
-        if superclasses is not None:
-            groups = read_superclasses(superclasses, classes)
-        if groups is None:
-            raise UsageError(
-                f"order {order} needs the superclass of each class, which this data set does not "
-                "say; give superclasses, a CSV of class,superclass"
-            )
-        return superclass_order(groups, cast(Kind, order), SEED)
-    if order == "sorted":
-        return list(range(len(classes)))
-    return class_order(
-        len(classes), _number(order, "order must be a seed, sorted, similar or dissimilar")
-    )
-
-
-def class_order(classes: int, seed: int) -> list[int]:
-    """All labels, shuffled by numpy's legacy generator as in the papers' code."""
-    order = np.arange(classes)
-    _legacy(seed).shuffle(order)
-    return order.tolist()
-
-
-def superclass_order(superclasses: Sequence[str], kind: Kind, seed: int) -> list[int]:
-    """All labels so that a phase is made of few superclasses, or of as many as can be.
-
-    "similar" puts the classes of a superclass side by side; "dissimilar" takes one class of
-    each superclass in turn. Superclasses, and classes within one, are shuffled by the seed.
-    The question is that of App. B.1, but there it is asked of two sets of classes.
-    """
-    rng = _legacy(seed)
-    names = sorted(set(superclasses))
-    groups: list[list[int]] = []
-    for place in rng.permutation(len(names)).tolist():
-        members = [label for label, name in enumerate(superclasses) if name == names[place]]
-        groups.append(rng.permutation(members).tolist())
-    if kind == "similar":
-        return [label for group in groups for label in group]
-    return [label for turn in zip_longest(*groups) for label in turn if label is not None]
-
-
-def _legacy(seed: int) -> np.random.RandomState:
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"the seed of an order must be from 0 to 2**32 - 1, got {seed}")
-    return np.random.RandomState(seed)
-
-
-def read_superclasses(path: Path, classes: Sequence[str]) -> tuple[str, ...]:
-    """The superclass of each class, from a CSV of class,superclass with or without a header.
-
-    Raises:
-        DataError: cannot be read, or a class that is missing, twice there, or unknown.
-    """
-    table: dict[str, str] = {}
-    for line, name, group in read_pairs(path, "class", "superclass"):
-        if name in table or name not in classes:
-            fault = "is there twice" if name in table else "is no class of the data set"
-            raise DataError(f"{path}: line {line}: {name!r} {fault}; give each class once")
-        table[name] = group
-    missing = [name for name in classes if name not in table]
-    if missing:
-        raise DataError(f"{path}: no superclass for {some_of(missing)}; give each class once")
-    return tuple(table[name] for name in classes)
+    labels = order_classes(splits, order, superclasses)
+    return Stream(splits.train.pick(labels), splits.test.pick(labels), sizes, splits.held_out)
 
 
 def phase_sizes(classes: int, phases: int, first: str | int) -> tuple[int, ...]:
-    """Classes of each phase, as even as can be and larger ones first.
+    """Number of classes in each phase, as even as possible, larger phases first.
 
     Args:
-        classes: how many there are.
-        phases: how many phases share them, not counting a larger first one.
-        first: "half" puts half the classes (rounded up) into a phase before those, a number
-            that many, and "equal" has no such phase.
+        classes: number of classes.
+        phases: number of phases, not counting a separate first one.
+        first: size of a separate first phase: a number of classes, or "half" for half of them,
+            rounded up; "equal" for none.
 
     Raises:
         UsageError: a phase would be empty, or `first` is none of these.
@@ -192,7 +166,7 @@ def phase_sizes(classes: int, phases: int, first: str | int) -> tuple[int, ...]:
     if first == "half":
         start = ((classes + 1) // 2,)
     elif first != "equal":
-        start = (_number(first, "first must be half, equal or a number of classes"),)
+        start = (whole_number(first, "first must be half, equal or a number of classes"),)
         if start[0] < 1:
             raise UsageError(f"first must be at least 1 class, got {start[0]}")
     left = classes - sum(start)
@@ -204,10 +178,3 @@ def phase_sizes(classes: int, phases: int, first: str | int) -> tuple[int, ...]:
         )
     share, extra = divmod(left, phases)
     return start + (share + 1,) * extra + (share,) * (phases - extra)
-
-
-def _number(value: str | int, rule: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise UsageError(f"{rule}, got {value!r}") from None

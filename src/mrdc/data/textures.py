@@ -1,9 +1,8 @@
-"""Textures: a synthetic set made in a second, for demos and tests.
+"""`textures`: a synthetic set for demos and tests, generated in a second.
 
-A class is a fine pattern (stripes, dots, rings, ...) of random scale, direction
-and strength on a smooth background of random colours. Only the fine detail
-tells classes apart, whatever the crop and the mirror, and that is what strong
-compression removes first: so quality matters, and so does quantity.
+A class is a fine pattern (stripes, dots, rings, ...) of random scale, direction and strength on a
+smooth background of random colours. Only the fine detail distinguishes classes, in any crop and
+mirrored, and strong compression removes that first: so both quality and quantity matter.
 """
 
 import math
@@ -23,7 +22,7 @@ IMAGES = 60
 TEST_IMAGES = 20
 SIDE = 64
 Plane = NDArray[np.float64]
-QUALITY = 95  # of the files that count as originals
+QUALITY = 95  # JPEG quality of the originals
 
 
 def textures(classes: int = CLASSES, images: int = IMAGES, seed: int = 0) -> ImageSet:
@@ -34,7 +33,7 @@ def textures(classes: int = CLASSES, images: int = IMAGES, seed: int = 0) -> Ima
 def textures_splits(
     classes: int = CLASSES, images: int = IMAGES, test_images: int = TEST_IMAGES, seed: int = 0
 ) -> tuple[ImageSet, ImageSet]:
-    """The synthetic set, and test images whose numbers follow on from those for training."""
+    """The synthetic set, and test images numbered after the training images."""
     numbers = range(images, images + test_images)
     return textures(classes, images, seed), _make(classes, numbers, seed)
 
@@ -54,7 +53,7 @@ def _make(classes: int, numbers: range, seed: int) -> ImageSet:
 
 
 def texture(kind: int, rng: np.random.Generator) -> Pixels:
-    """One image of a class; `kind` says which."""
+    """Draw one image of class `kind`."""
     coarse = Image.fromarray(rng.integers(40, 216, (4, 4, 3), dtype=np.uint8))
     background = np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.float64)
     angle, wavelength = rng.uniform(0, math.pi), rng.uniform(6.0, 10.0)
@@ -113,5 +112,14 @@ def _plaid(u: Plane, v: Plane) -> Plane:
 
 
 PATTERNS = (
-    _stripes, _checks, _dots, _holes, _lattice, _honeycomb, _zigzag, _bricks, _rings, _plaid
-)  # fmt: skip
+    _stripes,
+    _checks,
+    _dots,
+    _holes,
+    _lattice,
+    _honeycomb,
+    _zigzag,
+    _bricks,
+    _rings,
+    _plaid,
+)

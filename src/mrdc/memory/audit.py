@@ -1,5 +1,6 @@
-"""`audit`: recompute every byte and checksum of a memory file."""
+"""Audit a memory file: check every byte and checksum."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +12,13 @@ import numpy as np
 from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import decode
-from mrdc.memory.file import MemoryFile, box_problems
+from mrdc.memory.boxes import box_problems
+from mrdc.memory.file import MemoryFile
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found; a sound file has no problems."""
+    """Result of an audit; an intact file has no problems."""
 
     items: int
     payload_bytes: int
@@ -28,12 +30,18 @@ class Audit:
         return {"ok": not self.problems, **self.__dict__}
 
 
-def audit(path: Path, progress: Callable[[int], None] = lambda count: None) -> Audit:
-    """Check a memory file whole: index, budget, ranks, every image's bytes and pixels.
+def audit(
+    path: str | os.PathLike[str], progress: Callable[[int], None] = lambda count: None
+) -> Audit:
+    """Check index, budget and ranks of a memory file, and decode every image.
+
+    Args:
+        progress: called with 1 after each image.
 
     Raises:
-        MemoryFileError: there is no such file, or it cannot be read at all.
+        MemoryFileError: no such file.
     """
+    path = Path(path)
     if not path.is_file():
         raise MemoryFileError(f"{path}: no such memory file")
     size = path.stat().st_size
@@ -56,7 +64,7 @@ def audit(path: Path, progress: Callable[[int], None] = lambda count: None) -> A
 
 
 def _index_problems(file: MemoryFile) -> list[str]:
-    """What an index can get wrong although its checksum holds."""
+    """Problems of an index whose checksum is right."""
     arrays, problems = file.arrays, []
     offsets = arrays["offsets"]
     if offsets[0] != 0 or offsets[-1] != arrays["payload"].nbytes or (np.diff(offsets) <= 0).any():

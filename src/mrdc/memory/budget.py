@@ -1,4 +1,4 @@
-"""Byte budgets: how they are written, and how classes share them."""
+"""Byte budgets: parsing them, and sharing them among classes."""
 
 import re
 from collections.abc import Sequence
@@ -24,15 +24,28 @@ ALLOWED = (
 class Budget:
     """A byte budget in one of three forms.
 
+    A budget in bytes bounds the whole memory file, index included. A budget in originals
+    counts image bytes only, as in the paper.
+
     Attributes:
-        amount: originals for each class (or phase, of scenes), originals in all, or bytes in all.
-        unit: which of these `amount` counts.
-        original_bytes: mean bytes of an original image, where counted in originals.
+        amount: originals per class (per phase for scenes), originals in total, or bytes.
+        unit: what `amount` counts.
+        original_bytes: mean bytes of an original image, required to count originals.
+
+    Raises:
+        UsageError: a budget in originals without `original_bytes`.
     """
 
     amount: float
     unit: Literal["class", "phase", "originals", "bytes"]
     original_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit != "bytes" and not (self.original_bytes or 0) > 0:
+            raise UsageError(
+                f"budget '{self}' counts originals: pass original_bytes, their mean size in "
+                "bytes, for example original_bytes=17900"
+            )
 
     def __str__(self) -> str:
         if self.unit == "bytes":
@@ -43,11 +56,11 @@ class Budget:
 
     @property
     def grows(self) -> bool:
-        """Whether every class, or phase, brings bytes of its own."""
+        """True if every class or phase adds to the budget."""
         return self.unit in ("class", "phase")
 
     def as_json(self, total: int) -> dict[str, Any]:
-        """As it was written, in bytes, and in originals where their size is known."""
+        """The budget as text, in bytes, and in originals if their size is known."""
         return {
             "text": str(self),
             "bytes": total,
@@ -56,22 +69,22 @@ class Budget:
         }
 
     def less(self, charge: int, classes: int) -> "Budget":
-        """What is left for images when so many classes share a charge of some bytes.
+        """The budget left for images after a charge of `charge` bytes shared by the classes.
 
         Raises:
-            BudgetError: nothing.
+            BudgetError: nothing is left.
         """
         unit = self.original_bytes or 1
         per = 1.0 if self.unit == "bytes" else unit * (classes if self.grows else 1)
         if charge / per >= self.amount:
             raise BudgetError(
                 f"the budget {self} is {self.total_bytes(classes):,} bytes for {classes} classes, "
-                f"but {charge:,} are charged for further parameters of the network: raise it"
+                f"but the extra parameters of the network take {charge:,}: raise the budget"
             )
         return replace(self, amount=self.amount - charge / per)
 
     def total_bytes(self, classes: int) -> int:
-        """Bytes that so many classes may hold together."""
+        """Bytes that this many classes may take together."""
         if self.unit == "bytes":
             return int(self.amount)
         assert self.original_bytes is not None
@@ -80,13 +93,13 @@ class Budget:
 
 
 def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget:
-    """Read a budget: `20/class`, `2000 originals`, `200MB`, or a number of bytes.
+    """Parse a budget: `20/class`, `100/phase`, `2000 originals`, `200MB` or a number of bytes.
 
-    Scenes come in phases rather than classes: `100/phase` is the same for them.
+    Args:
+        original_bytes: mean bytes of an original image, required to count originals.
 
     Raises:
-        UsageError: another form, nothing or less, or a budget counted in
-            originals without their mean size in `original_bytes`.
+        UsageError: another form, not positive, or `original_bytes` is missing.
     """
     match = re.fullmatch(
         r"\s*(\d+(?:\.\d+)?)\s*(/\s*(?:class|phase)|originals?|(?:[kmgt]i?)?b|)\s*",
@@ -94,37 +107,32 @@ def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget
         re.IGNORECASE,
     )
     if not match or not 0 < float(match[1]) < 1e15:
-        raise UsageError(f"budget {text!r} is not one: {ALLOWED}")
+        raise UsageError(f"invalid budget {text!r}: {ALLOWED}")
     amount, unit = float(match[1]), match[2].lower() or "b"
     sizes = {name.lower(): size for name, size in UNITS.items()}
     if unit in sizes and amount * sizes[unit] < 1:
-        raise UsageError(f"budget {text!r} is less than a byte: {ALLOWED}")
+        raise UsageError(f"invalid budget {text!r}, less than a byte: {ALLOWED}")
     if unit in sizes:
         return Budget(float(int(amount * sizes[unit])), "bytes", original_bytes)
-    if original_bytes is None or original_bytes <= 0:
-        raise UsageError(
-            f"budget {text!r} counts originals, so it needs original_bytes, the mean "
-            "bytes of one, as in parse_budget('20/class', original_bytes=17900)"
-        )
     if "phase" in unit:
         return Budget(amount, "phase", original_bytes)
     return Budget(amount, "class" if "class" in unit else "originals", original_bytes)
 
 
 def quantity(sizes: ArrayLike, budget_bytes: int) -> int:
-    """How many images, taken in this order, fit into so many bytes."""
+    """Number of images, taken in order, that fit into `budget_bytes`."""
     return int(np.searchsorted(np.cumsum(sizes), budget_bytes, side="right"))
 
 
 def level(total: int, needs: Sequence[float], firsts: Sequence[int]) -> int:
-    """Bytes each class may hold so that all together hold at most `total`.
+    """Bytes each class may take so that all together take at most `total`.
 
-    Classes share equally, but each holds its first image in any case, and one
-    that needs less hands the rest back to the others.
+    Classes share equally, but each takes at least its first image, and a class that
+    needs less leaves the rest to the others.
 
     Args:
-        needs: bytes of all images of a class; infinite where nobody knows yet.
-        firsts: bytes of its first image.
+        needs: bytes of all images of each class; infinite if not known yet.
+        firsts: bytes of the first image of each class.
     """
     low, high = 0, max(total, 0)
     while low < high:
@@ -138,11 +146,11 @@ def level(total: int, needs: Sequence[float], firsts: Sequence[int]) -> int:
 
 
 def share(total: int, sizes: Sequence[ArrayLike]) -> list[int]:
-    """How many images of each class, from its first, fit into `total` bytes together.
+    """Number of images of each class, in order, that fit into `total` bytes together.
 
-    Every class is cut at the common level, but has its first image if there is room for those
-    of all classes; what is left over is offered, one image each, to the classes that hold the
-    fewest bytes.
+    Every class is cut at the common level, but keeps its first image if the first images of
+    all classes fit. The remaining bytes go to one more image each, starting with the class
+    that holds the fewest bytes.
     """
     total = max(total, 0)
     sums = [np.cumsum([0, *np.asarray(of_class)]) for of_class in sizes]

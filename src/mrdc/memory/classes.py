@@ -1,31 +1,24 @@
-"""The images of one class, as stored, and their way into the memory file."""
+"""The images of one class as stored, and their arrays in the memory file."""
 
 import hashlib
-import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc._utils.errors import MemoryFileError, UsageError
+from mrdc._utils.errors import MemoryFileError
 from mrdc.codec.jpeg import join
-from mrdc.data.scenes import Boxes
-from mrdc.memory.file import Mapped, MemoryFile, join_names, split_names
-from mrdc.memory.fill import Entry
-
-
-class Payload(Protocol):
-    """Bytes that can be sliced: a tensor, a mapped file or a spool."""
-
-    def __getitem__(self, part: slice, /) -> Any: ...
+from mrdc.memory.encode import Encoded, Encoding, Entry
+from mrdc.memory.file import MemoryFile, join_names, split_names
+from mrdc.memory.fill import Growing
+from mrdc.memory.payload import Mapped, Payload, Spool, in_ram
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ClassImages:
     """The images of one class, in rank order."""
 
     payload: Payload
@@ -33,27 +26,48 @@ class Shelf:
     sizes: NDArray[np.int64]
     shared: NDArray[np.bool_]  # stored without `tables`
     kept: NDArray[np.bool_]  # source bytes
-    sources: bytes
+    names: bytes  # ids of the sources
     tables: bytes
-    codec: str
-    quality: int | None
-    encoder: str
+    encoding: Encoding
     duplicates: int
-    first: int = 0  # place of the first image in the file that the payload is mapped from
+    first: int = 0  # index of the first image in the file the payload is mapped from
+
+    @classmethod
+    def of(
+        cls, grown: Growing, encoding: Encoding, tables: bytes, spool: Spool | None
+    ) -> "ClassImages":
+        """The images a class was filled with."""
+        payload: Payload = spool if spool is not None else in_ram(i.body for i in grown.taken)
+        return cls(
+            payload=payload,
+            starts=np.array(grown.starts, np.int64),
+            sizes=np.array(grown.sizes, np.int64),
+            shared=np.array([bool(image.tables) for image in grown.taken], bool),
+            kept=np.array([image.kept for image in grown.taken], bool),
+            names=join_names(image.source for image in grown.taken),
+            tables=tables,
+            encoding=encoding,
+            duplicates=grown.duplicates,
+        )
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     @property
     def nbytes(self) -> int:
+        """Stored bytes, without shared tables."""
         return int(self.sizes.sum())
 
+    @property
+    def sources(self) -> list[str]:
+        """Ids of the images."""
+        return split_names(self.names)
+
     def costs(self, entry: Entry | None) -> NDArray[np.int64]:
-        """Bytes charged for each image, with its index entry where entries count."""
+        """Bytes charged for each image, with index entries if they count."""
         if entry is None:
             return self.sizes
-        entries = [entry(name) for name in split_names(self.sources)]
-        return self.sizes + np.array(entries, np.int64)
+        return self.sizes + np.array([entry(name) for name in self.sources], np.int64)
 
     def body(self, rank: int) -> bytes:
         """Stored bytes of an image."""
@@ -62,15 +76,42 @@ class Shelf:
         return part if isinstance(part, bytes) else np.asarray(part).tobytes()
 
     def stream(self, rank: int) -> bytes:
-        """The whole encoded image, as a file would hold it."""
+        """An image as a whole file."""
         return join(self.tables, self.body(rank)) if self.shared[rank] else self.body(rank)
 
-    def cut(self, count: int) -> "Shelf":
-        """The first so many images."""
+    def digest(self, rank: int) -> bytes:
+        """SHA-256 of an image.
+
+        Raises:
+            MemoryFileError: it differs from the one in the file the image is mapped from.
+        """
+        found = hashlib.sha256(self.stream(rank)).digest()
+        if isinstance(self.payload, Mapped) and self.payload.digest(self.first + rank) != found:
+            raise MemoryFileError(
+                f"image {self.sources[rank]}: its bytes do not match its checksum"
+            )
+        return found
+
+    def encoded(self) -> list[Encoded]:
+        """All images with how they were made."""
+        return [
+            Encoded(
+                source=name,
+                body=self.body(rank),
+                tables=self.tables if self.shared[rank] else b"",
+                kept=bool(self.kept[rank]),
+                digest=self.digest(rank),
+                encoding=self.encoding,
+            )
+            for rank, name in enumerate(self.sources)
+        ]
+
+    def cut(self, count: int) -> "ClassImages":
+        """The first `count` images."""
         if count == len(self):
             return self
         payload = self.payload
-        if isinstance(payload, Tensor):  # give the memory back
+        if isinstance(payload, Tensor):  # release the rest
             payload = in_ram(map(self.body, range(count)))
         return replace(
             self,
@@ -79,98 +120,52 @@ class Shelf:
             sizes=self.sizes[:count].copy(),
             shared=self.shared[:count].copy(),
             kept=self.kept[:count].copy(),
-            sources=join_names(split_names(self.sources)[:count]),
+            names=join_names(self.sources[:count]),
         )
 
-    def digest(self, rank: int) -> bytes:
-        """SHA-256 of an image.
 
-        Raises:
-            MemoryFileError: it is another than the file says that the image comes from.
-        """
-        found = hashlib.sha256(self.stream(rank)).digest()
-        if isinstance(self.payload, Mapped) and self.payload.digest(self.first + rank) != found:
-            name = split_names(self.sources)[rank]
-            raise MemoryFileError(f"image {name}: its bytes do not match its checksum")
-        return found
+def in_use(classes: Mapping[int, ClassImages]) -> list[bytes]:
+    """The tables that images share, each once."""
+    return list(dict.fromkeys(c.tables for c in classes.values() if c.shared.any()))
 
 
-def in_ram(bodies: Iterable[bytes]) -> Tensor:
-    """Bytes end to end in pages of their own: small blocks of malloc would leave gaps."""
-    bodies = list(bodies)
-    pages = mmap.mmap(-1, max(1, sum(map(len, bodies))))
-    for body in bodies:
-        pages.write(body)
-    return torch.frombuffer(pages, dtype=torch.uint8)
-
-
-def in_use(shelves: Mapping[int, Shelf]) -> list[bytes]:
-    """The headers that images share, each once."""
-    return list(dict.fromkeys(s.tables for s in shelves.values() if s.shared.any()))
-
-
-def to_arrays(shelves: Mapping[int, Shelf]) -> tuple[dict[str, NDArray[Any]], list[bytes]]:
-    """Arrays of the memory file, all but the payload, and the tables they point to."""
-    tables = in_use(shelves)
-    columns: dict[str, list[Any]] = {"sizes": [], "ranks": [], "tables": [], "kept": []}
-    digests: list[bytes] = []
-    labels: list[int] = []
-    for label, shelf in shelves.items():
-        labels += [label] * len(shelf)
-        digests += map(shelf.digest, range(len(shelf)))
-        columns["sizes"] += shelf.sizes.tolist()
-        columns["ranks"] += range(len(shelf))
-        columns["tables"] += [tables.index(shelf.tables) if s else -1 for s in shelf.shared]
-        columns["kept"] += shelf.kept.tolist()
-    sources = b"".join(shelf.sources for shelf in shelves.values())
+def to_arrays(classes: Mapping[int, ClassImages]) -> tuple[dict[str, NDArray[Any]], list[bytes]]:
+    """Arrays of the memory file except the payload, and the tables they refer to."""
+    tables, parts = in_use(classes), classes.values()
+    table_of = [tables.index(c.tables) if shared else -1 for c in parts for shared in c.shared]
+    digests = b"".join(c.digest(rank) for c in parts for rank in range(len(c)))
     arrays = {
-        "offsets": np.cumsum([0, *columns["sizes"]], dtype="<i8"),
-        "digests": np.frombuffer(b"".join(digests), "u1").reshape(-1, 32),
-        "labels": np.array(labels, "<i4"),
-        "ranks": np.array(columns["ranks"], "<i4"),
-        "tables": np.array(columns["tables"], "<i2"),
-        "kept": np.array(columns["kept"], "u1"),
-        "sources": np.frombuffer(sources, "u1"),
+        "offsets": np.cumsum([0, *(size for c in parts for size in c.sizes)], dtype="<i8"),
+        "digests": np.frombuffer(digests, "u1").reshape(-1, 32),
+        "labels": np.array([label for label, c in classes.items() for _ in range(len(c))], "<i4"),
+        "ranks": np.array([rank for c in parts for rank in range(len(c))], "<i4"),
+        "tables": np.array(table_of, "<i2"),
+        "kept": np.array([kept for c in parts for kept in c.kept], "u1"),
+        "sources": np.frombuffer(b"".join(c.names for c in parts), "u1"),
     }
     return arrays, tables
 
 
-def box_arrays(sources: list[str], boxes: Mapping[str, Boxes]) -> dict[str, NDArray[Any]]:
-    """Arrays of the memory file for the boxes of these images, in order.
-
-    Raises:
-        UsageError: boxes of another shape than (n, 5).
-    """
-    none = np.empty((0, 5), "<f4")
-    rows = [np.asarray(boxes.get(source, none), "<f4") for source in sources]
-    for source, of_image in zip(sources, rows, strict=True):
-        if of_image.ndim != 2 or of_image.shape[1] != 5:
-            raise UsageError(f"boxes of {source} must have the shape (n, 5), got {of_image.shape}")
-    counts = np.array([len(of_image) for of_image in rows], "<i4")
-    return {"box_counts": counts, "boxes": np.concatenate([none, *rows])}
-
-
-def from_file(file: MemoryFile) -> dict[int, Shelf]:
-    """The shelves of a memory file, by label; images stay mapped."""
+def from_file(file: MemoryFile) -> dict[int, ClassImages]:
+    """The classes of a memory file by label; their images stay mapped."""
     arrays, names, payload = file.arrays, file.sources, Mapped(file)
-    shelves, begin = {}, 0
+    classes, begin = {}, 0
     for entry in file.meta["classes"]:
         end = begin + entry["items"]
         part = slice(begin, end)
         tables = arrays["tables"][part]
-        shelves[entry["label"]] = Shelf(
+        made = file.meta | entry  # a class made with other settings has its own
+        classes[entry["label"]] = ClassImages(
             payload=payload,
             starts=np.array(arrays["offsets"][part]),
             sizes=np.diff(np.array(arrays["offsets"][begin : end + 1])),
             shared=np.array(tables >= 0),
             kept=arrays["kept"][part].astype(bool),
-            sources=join_names(names[part]),
+            names=join_names(names[part]),
             tables=file.tables[tables.max()] if tables.max() >= 0 else b"",
-            codec=entry.get("codec", file.meta["codec"]),
-            quality=entry.get("quality", file.meta["quality"]),
-            encoder=entry.get("encoder", file.meta["encoder"]),
+            encoding=Encoding(made["codec"], made["quality"], made["encoder"]),
             duplicates=entry["duplicates"],
             first=begin,
         )
         begin = end
-    return shelves
+    return classes

@@ -1,4 +1,4 @@
-"""`export`: the images of a memory file as a folder, a WebDataset tar or a COCO data set."""
+"""Export a memory file as a folder of images, a WebDataset tar or a COCO data set."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from mrdc.data.scenes import Boxes
 from mrdc.memory.file import MemoryFile
 
 Format = Literal["folder", "webdataset", "coco"]
-Tell = Callable[[int], None]  # told of progress
+Advance = Callable[[int], None]  # called with 1 after each image
 KINDS = {
     b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\0": "tif",
     b"MM\0*": "tif", b"\0\0\0\x0cjP": "jp2", b"\xff\x4f\xff\x51": "jp2", b"P5": "pgm", b"P6": "ppm",
@@ -31,19 +31,20 @@ def export(
     file: MemoryFile,
     output: Path,
     format: Format | None = None,
-    progress: Tell = lambda count: None,
+    progress: Advance = lambda count: None,
 ) -> int:
-    """Write every image as a file of its own; how many there were.
+    """Write every image to a file of its own and return their number.
 
-    Without a format, a name that ends in .tar means webdataset, and boxes mean coco.
+    The default format is webdataset if the output ends in .tar, coco for images with
+    boxes, and folder otherwise.
 
     Raises:
-        OutputError: the output exists or cannot be written; nothing is left of it.
+        OutputError: the output exists or cannot be written; no partial output is left.
         MemoryFileError: an image does not match its checksum.
-        UsageError: coco, but the images have no boxes.
+        UsageError: format coco for images without boxes.
     """
     if output.exists() or output.is_symlink():
-        raise OutputError(f"{output}: exists already; name a new one")
+        raise OutputError(f"{output}: exists already; choose a new path")
     if not output.absolute().parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
     if format is None:
@@ -54,18 +55,18 @@ def export(
 
 
 def _images(file: MemoryFile) -> Iterator[tuple[int, bytes, str, int, int, str]]:
-    """Position, bytes, ending, label, rank and source of every image."""
+    """Position, bytes, file extension, label, rank and source of every image."""
     sources = file.sources
     for index in range(len(file)):
         stream = file.stream(index)
         if not file.intact(index):
             raise MemoryFileError(f"{file.path}: image {index} does not match its SHA-256: damaged")
         label, rank = (int(file.arrays[name][index]) for name in ("labels", "ranks"))
-        yield index, stream, ending(stream), label, rank, sources[index]
+        yield index, stream, extension(stream), label, rank, sources[index]
 
 
-def ending(stream: bytes) -> str:
-    """The file ending that fits encoded bytes."""
+def extension(stream: bytes) -> str:
+    """File extension of encoded bytes."""
     if stream[:4] == b"RIFF" and stream[8:12] == b"WEBP":
         return "webp"
     if stream[4:8] == b"ftyp":
@@ -74,10 +75,10 @@ def ending(stream: bytes) -> str:
 
 
 def safe_names(names: list[str]) -> list[str]:
-    """A distinct, harmless file name for each name.
+    """Turn names into safe, distinct file names.
 
-    Letters, digits, space, dot, dash and underscore stay, other characters
-    become underscores; a name that is changed by this, or taken, gets a number.
+    Letters, digits, space, dot, dash and underscore stay; other characters become
+    underscores. A name that changes or is taken gets a number.
     """
     taken = {"manifest.csv"}
     safe: list[str] = []
@@ -94,7 +95,7 @@ def safe_names(names: list[str]) -> list[str]:
 
 @contextmanager
 def _whole_folder(output: Path) -> Iterator[Path]:
-    """A folder that appears under its name only when it is complete."""
+    """Make a folder that appears under its name only when it is complete."""
     with output_errors(output):
         temporary = beside(output.absolute())
         try:
@@ -106,7 +107,7 @@ def _whole_folder(output: Path) -> Iterator[Path]:
             raise
 
 
-def _folder(file: MemoryFile, output: Path, progress: Tell) -> None:
+def _folder(file: MemoryFile, output: Path, progress: Advance) -> None:
     classes = file.meta["classes"]
     folders = dict(
         zip((c["label"] for c in classes), safe_names([c["name"] for c in classes]), strict=True)
@@ -126,7 +127,7 @@ def _folder(file: MemoryFile, output: Path, progress: Tell) -> None:
                 progress(1)
 
 
-def _webdataset(file: MemoryFile, output: Path, progress: Tell) -> None:
+def _webdataset(file: MemoryFile, output: Path, progress: Advance) -> None:
     names = {entry["label"]: entry["name"] for entry in file.meta["classes"]}
     boxes = [rows.tolist() for rows in file.boxes]  # left, top, right, bottom, label
     with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
@@ -145,11 +146,11 @@ def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(entry, io.BytesIO(data))
 
 
-def _coco(file: MemoryFile, output: Path, progress: Tell) -> None:
-    """Files in images/, and annotations.json; a category's id is its label and 1."""
+def _coco(file: MemoryFile, output: Path, progress: Advance) -> None:
+    """Write images/ and annotations.json; category ids are labels + 1."""
     if not file.box_classes:
         raise UsageError(
-            f"{file.path}: its images have no boxes, which the format coco needs; choose folder or "
+            f"{file.path}: the images have no boxes, which format coco needs; choose folder or "
             "webdataset"
         )
     boxes, names = file.boxes, safe_names([os.path.splitext(name)[0] for name in file.sources])
@@ -175,7 +176,7 @@ def _coco(file: MemoryFile, output: Path, progress: Tell) -> None:
 
 
 def _annotations(image: int, boxes: Boxes, first: int) -> list[dict[str, Any]]:
-    """COCO's entries for the boxes of an image, numbered from `first`."""
+    """COCO entries for the boxes of an image, numbered from `first`."""
     entries = []
     for number, (left, top, right, bottom, label) in enumerate(boxes.tolist(), first):
         width, height = right - left, bottom - top
@@ -192,7 +193,7 @@ def _annotations(image: int, boxes: Boxes, first: int) -> list[dict[str, Any]]:
     return entries
 
 
-WRITERS: dict[str, Callable[[MemoryFile, Path, Tell], None]] = {
+WRITERS: dict[str, Callable[[MemoryFile, Path, Advance], None]] = {
     "folder": _folder,
     "webdataset": _webdataset,
     "coco": _coco,

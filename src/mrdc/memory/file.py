@@ -1,11 +1,11 @@
-"""The memory file: one safetensors file, mapped, checked and written whole.
+"""The memory file: a safetensors file that is mapped, checked and written atomically.
 
 Arrays: `offsets`, `digests`, `labels`, `ranks`, `tables`, `kept`, `sources` and, last,
-`payload` (all encoded images end to end); images with boxes also have `box_counts` and
-`boxes`, behind `ranks`. Metadata: `format`, `memory` (JSON)
-and `sha256`, taken over the header with that field zeroed and over every array
-but the payload. Since `digests` holds the SHA-256 of each image, that one hash
-vouches for the whole file, yet checking it reads only the index.
+`payload` (all encoded images end to end). Files with boxes also have `box_counts` and
+`boxes` after `ranks`. Metadata: `format`, `memory` (JSON) and `sha256`, the hash of the
+header (with that field zeroed) and of every array but the payload. `digests` holds the
+SHA-256 of each image, so this one hash covers the whole file, yet checking it reads only
+the index.
 """
 
 import base64
@@ -25,9 +25,11 @@ from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.files import whole_file
 from mrdc.codec.jpeg import join
 from mrdc.data.scenes import Boxes
+from mrdc.memory.boxes import box_problems
+from mrdc.memory.budget import Budget
 
 FORMAT = "mrdc-memory-1"
-ZEROS = b"0" * 64  # where the digest will stand
+ZEROS = b"0" * 64  # placeholder of the digest
 DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
     "I32": np.dtype("<i4"),
@@ -50,13 +52,27 @@ class MemoryFile:
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
+        raw = self._read_header()
+        header, start = json.loads(raw), 8 + len(raw)
+        metadata = header.pop("__metadata__", {})
+        if metadata.get("format") != FORMAT or tuple(header) not in (ARRAYS, WITH_BOXES):
+            raise MemoryFileError(f"{path}: not a memory file of mrdc, or damaged")
+        self.sha256: str = metadata.get("sha256", "")
+        index = np.memmap(self.path, "u1", "r")[start:][: header["payload"]["data_offsets"][0]]
+        if index_digest(raw.replace(self.sha256.encode(), ZEROS), [index]) != self.sha256:
+            raise MemoryFileError(f"{path}: the index does not match its checksum: damaged")
+        self.arrays = {name: self._array(start, entry) for name, entry in header.items()}
+        self.meta: dict[str, Any] = json.loads(metadata["memory"])
+        self.tables = [base64.b64decode(table) for table in self.meta["tables"]]
+
+    def _read_header(self) -> bytes:
+        """The JSON header; safetensors refuses one that is malformed or does not span the file."""
+        path = self.path
         try:
-            if not stat.S_ISREG(self.path.stat().st_mode):
-                raise MemoryFileError(f"{path}: not a regular file, so no memory file")
-            with self.path.open("rb") as file, safe_open(self.path, framework="numpy"):
-                # safetensors has refused a header that is malformed or does not span the file
-                length = int.from_bytes(file.read(8), "little")
-                raw = file.read(length)
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise MemoryFileError(f"{path}: not a regular file, so not a memory file")
+            with path.open("rb") as file, safe_open(path, framework="numpy"):
+                return file.read(int.from_bytes(file.read(8), "little"))
         except FileNotFoundError:
             raise MemoryFileError(f"{path}: no such memory file") from None
         except SafetensorError as error:
@@ -65,19 +81,6 @@ class MemoryFile:
             ) from None
         except OSError as error:
             raise MemoryFileError(f"{path}: cannot be read ({error.strerror})") from None
-        header = json.loads(raw)
-        metadata = header.pop("__metadata__", {})
-        if metadata.get("format") != FORMAT or tuple(header) not in (ARRAYS, WITH_BOXES):
-            raise MemoryFileError(f"{path}: not a memory file of mrdc, or damaged")
-        self.sha256: str = metadata.get("sha256", "")
-        index = np.memmap(self.path, "u1", "r")[8 + length :][
-            : header["payload"]["data_offsets"][0]
-        ]
-        if index_digest(raw.replace(self.sha256.encode(), ZEROS), [index]) != self.sha256:
-            raise MemoryFileError(f"{path}: the index does not match its checksum: damaged")
-        self.arrays = {name: self._array(8 + length, entry) for name, entry in header.items()}
-        self.meta: dict[str, Any] = json.loads(metadata["memory"])
-        self.tables = [base64.b64decode(table) for table in self.meta["tables"]]
 
     def _array(self, start: int, entry: dict[str, Any]) -> NDArray[Any]:
         begin, end = entry["data_offsets"]
@@ -90,26 +93,32 @@ class MemoryFile:
         return len(self.arrays["labels"])
 
     @property
+    def budget(self) -> Budget:
+        """The budget the file was filled under."""
+        entry = self.meta["budget"]
+        return Budget(entry["amount"], entry["unit"], entry["original_bytes"])
+
+    @property
     def image_bytes(self) -> int:
-        """What the budget is charged: encoded images and the tables they share."""
+        """Bytes of the encoded images and the tables they share."""
         return self.arrays["payload"].nbytes + sum(map(len, self.tables))
 
     @property
     def sources(self) -> list[str]:
-        """Where each image came from, in the order of the file."""
+        """Id of each image, in file order."""
         return split_names(self.arrays["sources"].tobytes())
 
     @property
     def box_classes(self) -> tuple[str, ...]:
-        """Names of what is in the boxes, by label; none where the images have no boxes."""
+        """Names of the box classes by label; empty without boxes."""
         return tuple(self.meta.get("box_classes", ()))
 
     @property
     def boxes(self) -> list[Boxes]:
-        """Boxes of each image, in the order of the file; none where images have no boxes.
+        """Boxes of each image, in file order; empty without boxes.
 
         Raises:
-            MemoryFileError: boxes that cannot be.
+            MemoryFileError: invalid boxes.
         """
         if "boxes" not in self.arrays:
             return []
@@ -120,48 +129,24 @@ class MemoryFile:
         return np.split(rows, np.cumsum(counts))[:-1]
 
     def stream(self, index: int) -> bytes:
-        """The whole encoded image: tables put back, as a file would hold it."""
+        """An image as a whole file, with its tables."""
         begin, end = self.arrays["offsets"][index : index + 2]
         body = self.arrays["payload"][begin:end].tobytes()
         table = self.arrays["tables"][index]
         return body if table < 0 else join(self.tables[table], body)
 
     def intact(self, index: int) -> bool:
-        """Whether an image still has the SHA-256 it was stored with."""
+        """Check an image against its stored SHA-256."""
         return hashlib.sha256(self.stream(index)).digest() == self.digest(index)
 
     def digest(self, index: int) -> bytes:
-        """SHA-256 that an image was stored with."""
+        """SHA-256 stored for an image."""
         found: bytes = self.arrays["digests"][index].tobytes()
         return found
 
 
-class Mapped:
-    """The payload of a memory file, read where it lies; pickles as the file's name."""
-
-    def __init__(self, file: MemoryFile):
-        self._file = file
-
-    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
-        return self._file.arrays["payload"][part]
-
-    def digest(self, index: int) -> bytes:
-        """SHA-256 that an image was stored with."""
-        return self._file.digest(index)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._file.path.absolute(), self._file.sha256)
-
-
-def _reopen(path: Path, sha256: str) -> Mapped:
-    file = MemoryFile(path)
-    if file.sha256 != sha256:
-        raise MemoryFileError(f"{path}: replaced since the memory was pickled")
-    return Mapped(file)
-
-
 def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
-    """SHA-256 of the header, its own digest zeroed, and of what stands before the payload."""
+    """SHA-256 of the header, with its digest zeroed, and of the arrays before the payload."""
     digest = hashlib.sha256(header)
     for array in index:
         digest.update(np.ascontiguousarray(array).data)
@@ -169,43 +154,17 @@ def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
 
 
 def index_entry(source: str) -> int:
-    """Bytes of the index that one image takes, without its boxes."""
+    """Bytes of the index for one image, without its boxes."""
     return 8 + 32 + 4 + 4 + 2 + 1 + len(os.fsencode(source)) + 1
 
 
-def box_entry(count: int) -> int:
-    """Bytes of the index that the boxes of one image take."""
-    return 4 + 20 * count
-
-
-def box_problems(
-    counts: NDArray[Any], rows: NDArray[Any], sources: list[str], classes: int
-) -> list[str]:
-    """What is wrong with boxes, end to end, of which each image has so many."""
-    if rows.ndim != 2 or rows.shape[1] != 5:
-        return [f"boxes must have the shape (n, 5), got {rows.shape}"]
-    images = len(sources)
-    if counts.shape != (images,) or (counts < 0).any() or counts.sum() != len(rows):
-        return [f"box counts of {images} images do not add up to the {len(rows)} boxes"]
-    wrong = {
-        "a number that is not finite": ~np.isfinite(rows).all(axis=1),
-        "a negative size": (rows[:, 2] < rows[:, 0]) | (rows[:, 3] < rows[:, 1]),
-        f"a label that is none of {classes} box_classes": ~np.isin(rows[:, 4], np.arange(classes)),
-    }
-    owners = np.repeat(np.arange(images), counts)
-    return [
-        f"boxes of {sources[owners[bad.argmax()]]}: {what}"
-        for what, bad in wrong.items()
-        if bad.any()
-    ]
-
-
 def join_names(names: Iterable[str]) -> bytes:
-    """Names as one run of bytes, a NUL after each."""
+    """Names as bytes, each followed by a NUL."""
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
 def split_names(data: bytes) -> list[str]:
+    """Undo `join_names`."""
     return [os.fsdecode(name) for name in data.split(b"\0")[:-1]]
 
 
@@ -216,14 +175,14 @@ def write_memory(
     payload_bytes: int,
     meta: dict[str, Any],
     tables: list[bytes],
-) -> None:
-    """Write a memory file in one piece, or not at all.
+) -> str:
+    """Write a memory file atomically and return the SHA-256 of its index.
 
     Args:
         arrays: every array of the file but the payload.
-        payload: the stored bytes, in order, `payload_bytes` in all.
-        meta: what goes into the JSON metadata.
-        tables: shared JPEG headers, to which the array `tables` points.
+        payload: the stored bytes, in order, `payload_bytes` in total.
+        meta: the JSON metadata.
+        tables: shared JPEG headers that the array `tables` refers to.
     """
     layout: dict[str, dict[str, Any]] = {}
     position, names = 0, WITH_BOXES if "boxes" in arrays else ARRAYS
@@ -238,18 +197,19 @@ def write_memory(
         position += size
     raw = _header(layout, meta, tables)
     index = [arrays[name] for name in names[:-1]]
-    digest = index_digest(raw, index).encode()
+    digest = index_digest(raw, index)
     with whole_file(path) as file:
         file.write(len(raw).to_bytes(8, "little"))
-        file.write(raw.replace(ZEROS, digest, 1))
+        file.write(raw.replace(ZEROS, digest.encode(), 1))
         for array in index:
             file.write(np.ascontiguousarray(array).data)
         for piece in payload:
             file.write(piece)
+    return digest
 
 
 def head_bytes(file_bytes: int, meta: dict[str, Any], tables: list[bytes], boxes: bool) -> int:
-    """What a file of so many bytes has beside images and their index entries, at most."""
+    """Most bytes a file of `file_bytes` needs besides images and their index entries."""
     largest = {"dtype": "I64", "shape": [file_bytes], "data_offsets": [file_bytes] * 2}
     layout = dict.fromkeys(WITH_BOXES if boxes else ARRAYS, largest)
     for wide in {"digests", "boxes"} & layout.keys():
@@ -259,7 +219,7 @@ def head_bytes(file_bytes: int, meta: dict[str, Any], tables: list[bytes], boxes
 
 
 def _header(layout: dict[str, dict[str, Any]], meta: dict[str, Any], tables: list[bytes]) -> bytes:
-    """The JSON that the file begins with, its digest still zero."""
+    """The JSON header, its digest still zeros."""
     encoded = [base64.b64encode(table).decode() for table in tables]
     metadata = {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""BiC (Wu et al., 2019): distillation, then two numbers that correct the newest logits."""
+"""BiC (Wu et al., 2019): distillation, then a linear correction of the newest logits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,21 +10,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.data.examples import Examples
-from mrdc.methods.base import Lesson, Method, balanced
+from mrdc.methods.base import Method
+from mrdc.methods.lesson import Lesson
+from mrdc.methods.shared import balanced
 from mrdc.nn.net import Net, Output
 
-EVERY = 10  # one image in ten is for validation
+EVERY = 10  # one image in ten is kept for validation
 
 
 def set_aside(ids: list[str], quota: int, seed: int, label: int) -> set[str]:
-    """Names of a class's validation images, at random: a tenth of its quota, never none or all."""
+    """Random validation images of a class: a tenth of its quota, at least one, never all."""
     count = min(max(min(quota, len(ids)) // EVERY, 1), len(ids) - 1)
     chosen = np.random.default_rng((seed, label)).permutation(len(ids))[:count]
     return {ids[index] for index in chosen}
 
 
 def interleave(train: list[int], validation: list[int]) -> list[int]:
-    """A validation image at ranks 1, 11, 21, ..., so that any cut keeps about one in ten."""
+    """Put a validation image at ranks 1, 11, 21, ..., so that any cut keeps about one in ten."""
     ranking: list[int] = []
     rest = iter(validation)
     for item in train:
@@ -35,20 +37,20 @@ def interleave(train: list[int], validation: list[int]) -> list[int]:
 
 
 def soft_cross_entropy(new: Tensor, old: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of the old network's answers over the old classes, mean over the batch."""
+    """Cross-entropy against the old network's softmax over the old classes, batch mean."""
     answers = F.log_softmax(new[:, : old.shape[1]] / temperature, dim=1)
     return -(F.softmax(old / temperature, dim=1) * answers).sum(1).mean()
 
 
 def correct(logits: Tensor, bias: Tensor | None, start: int) -> Tensor:
-    """The newest logits, from column `start` on, times bias[0] plus bias[1]."""
+    """Scale the newest logits, from column `start` on, by bias[0] and add bias[1]."""
     if bias is None:
         return logits
     return torch.cat([logits[:, :start], bias[0] * logits[:, start:] + bias[1]], dim=1)
 
 
 def fit_bias(logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor:
-    """(beta, gamma) of least cross-entropy plus decay * gamma^2 / 2, from (1, 0), by L-BFGS."""
+    """Minimise cross-entropy plus decay * gamma^2 / 2 over (beta, gamma), by L-BFGS."""
     logits = logits.double()
     bias = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([bias], max_iter=200, line_search_fn="strong_wolfe")
@@ -65,9 +67,9 @@ def fit_bias(logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor
 
 @dataclass(kw_only=True)
 class BiC(Method):
-    """A tenth of the exemplars of every class is never trained on; it fits the correction.
+    """A tenth of the exemplars of every class is set aside to fit the correction.
 
-    As many are set aside as originals would be: with compression a class may hold more.
+    The number set aside is that of originals; with compression a class may hold more.
     """
 
     temperature: float = 2.0
@@ -91,15 +93,14 @@ class BiC(Method):
         teacher = correct(old(x).logits, self.bias_, self.start_)
         return share * soft_cross_entropy(logits, teacher, self.temperature) + (1 - share) * loss
 
-    def end_phase(self, lesson: Lesson) -> None:
+    def before_store(self, lesson: Lesson) -> None:
         self.bias_ = self._correction(lesson) if lesson.old else None
         self.start_ = lesson.old
-        lesson.store()
 
     def _correction(self, lesson: Lesson) -> Tensor | None:
-        """Beta and gamma from the validation images; None if a class has none.
+        """Fit beta and gamma to the validation images; None if a class has none.
 
-        New classes are seen as the memory will hold them: compressed like the old ones.
+        New classes are seen as the memory will hold them, compressed like the old ones.
         """
         held = lesson.memory + lesson.preview()
         aside = held.pick(np.flatnonzero(self._validation(lesson, held)))
@@ -122,7 +123,7 @@ class BiC(Method):
 
     def report(self) -> dict[str, Any]:
         if self.bias_ is None:
-            why = "a class holds no validation image: the newest logits stay as they are"
+            why = "a class holds no validation image, so the newest logits are not corrected"
             return {"warning": why} if self.start_ else {}
         beta, gamma = self.bias_.tolist()
         return {"beta": beta, "gamma": gamma}
@@ -132,7 +133,7 @@ class BiC(Method):
         return f"{super().first_phase}-but-a-tenth-of-{self.quota_}"
 
     def _validation(self, lesson: Lesson, examples: Examples) -> NDArray[np.bool_]:
-        """Which examples are for validation."""
+        """Mask of the validation images."""
         aside = {
             (label, name)
             for label, photos in enumerate(lesson.images.photos)

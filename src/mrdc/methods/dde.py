@@ -1,18 +1,18 @@
 """DDE: distilling causal effect of data (Hu et al., 2021), around LUCIR or PODNet.
 
-Two parts. In training, an image is judged by its own answer and by those of the new
-images nearest to it in the eyes of the old network (colliding effect). In testing, the
-part of the answer that every image gets along the mean direction of the features is
-taken away (momentum effect).
+In training, the prediction for an image is mixed with those for the new images nearest to
+it in the features of the old network (colliding effect). In testing, the part of the scores
+that every image gets along the mean direction of the features is removed (momentum effect).
 
-Unlike the published code, neighbours are found once a phase, on evaluation views, and
-are read without moving the batch norms (`neighbour_norm = train` moves them, as there)
-and without the brightness jitter that PODNet's own images get.
+Unlike the published code, neighbours are matched once per phase, on evaluation views, and are
+read without updating batch norms (`neighbour_norm = train` updates them, as there) and without
+PODNet's brightness jitter. The strength of the removal is fixed; the published code also
+learns it.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,17 +21,17 @@ from torch import Tensor
 
 from mrdc._utils.errors import UsageError
 from mrdc.data.examples import Companions, Places
-from mrdc.methods.base import Lesson, Wrapper, balanced
+from mrdc.methods.base import Wrapper
+from mrdc.methods.lesson import Lesson
 from mrdc.nn.net import Net, Output
 
-CHUNK = 4096  # rows of distances at once
+CHUNK = 4096  # rows of similarities at a time
 
 
 def nearest(features: Tensor, candidates: int, count: int) -> Places:
-    """Places (n, count) of the nearest of the first `candidates` rows, never a row itself.
+    """Indices (n, count) of the nearest of the first `candidates` rows, excluding a row itself.
 
-    Between unit rows the nearest are those of the largest cosine. With too few
-    candidates there are fewer columns.
+    Nearest means the largest cosine. With too few candidates there are fewer columns.
     """
     rows = F.normalize(features, dim=1)
     count = min(count, candidates - 1)
@@ -47,10 +47,10 @@ def nearest(features: Tensor, candidates: int, count: int) -> Places:
 
 
 def once(near: Places, candidates: int) -> tuple[Places, Places]:
-    """Neighbours (n, k) of a batch, none twice, and which of these each of the n * k is.
+    """Distinct neighbours (n, k) of a batch, and the index of each of the n * k among them.
 
-    As many batches of n as the candidates could fill, but no more than k, so that every
-    batch has equally many; what is not needed repeats.
+    The result is padded by repetition to a size that depends on n, k and `candidates` only, so
+    that every batch has the same shape.
     """
     n, k = near.shape
     places, links = np.unique(near.ravel(), return_inverse=True)
@@ -58,10 +58,10 @@ def once(near: Places, candidates: int) -> tuple[Places, Places]:
 
 
 def colliding(own: Tensor, near: Tensor, labels: Tensor, weight: float) -> Tensor:
-    """Mean of -log p of the labels, where p mixes an image's answer with its neighbours'.
+    """Mean of -log p of the labels, where p mixes an image's softmax with its neighbours'.
 
     p = weight * softmax(own) + (1 - weight) * mean over k of softmax(near), in logs;
-    own (n, c), near (n, k, c). Neighbours are taken as they are: they get no gradients.
+    own (n, c), near (n, k, c). Neighbours get no gradients.
     """
     places = labels[:, None]
     mine = own.log_softmax(1).gather(1, places)[:, 0]
@@ -70,53 +70,28 @@ def colliding(own: Tensor, near: Tensor, labels: Tensor, weight: float) -> Tenso
     return -torch.logaddexp(mine + math.log(weight), mean + math.log1p(-weight)).mean()
 
 
-def effects(features: Tensor, directions: Tensor, answers: Tensor) -> Tensor:
-    """What features (n, d) get along each direction (m, d): cos * answer, (m, n, classes)."""
-    along = F.normalize(features, dim=1) @ F.normalize(directions, dim=1).T
-    return along.T[:, :, None] * answers[:, None, :]
-
-
-def without_effect(scores: Tensor, effect: Tensor, mix: Tensor) -> Tensor:
-    """Scores minus mix[1] times the effects (last phase's, this phase's) mixed by mix[0]."""
-    return scores - mix[1] * ((1 - mix[0]) * effect[0] + mix[0] * effect[1])
-
-
-def fit_mix(scores: Tensor, effect: Tensor, labels: Tensor, mix: Tensor, seed: int) -> Tensor:
-    """The mix of least cross-entropy, by Adam for 20 epochs, as published."""
-    mix = mix.clone().requires_grad_(True)
-    optimiser = torch.optim.Adam([mix], lr=2e-3)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [10], gamma=0.1)
-    rng = np.random.default_rng(seed)
-    for _ in range(20):
-        for batch in torch.split(torch.from_numpy(rng.permutation(len(labels))), 128):
-            optimiser.zero_grad()
-            answers = without_effect(scores[batch], effect[:, batch], mix)
-            F.cross_entropy(answers, labels[batch]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        schedule.step()
-    return mix.detach()
+def momentum_effect(features: Tensor, direction: Tensor, scores: Tensor) -> Tensor:
+    """Scores that features (n, d) get along a direction (d,): cosine * its scores (classes,)."""
+    along = F.normalize(features, dim=1) @ F.normalize(direction, dim=0)
+    return along[:, None] * scores
 
 
 @dataclass
 class DDE(Wrapper):
-    """Neighbours in the loss of the labels, and answers without the momentum effect."""
+    """Neighbours in the classification loss, and scores without the momentum effect."""
 
     neighbours: int = 10
-    own_weight: float = 0.5  # of an image's own answer, beside its neighbours'
+    own_weight: float = 0.5  # weight of an image's own prediction against its neighbours'
     neighbour_norm: Literal["eval", "train"] = "eval"
-    removal: Literal["fixed", "learned"] = "fixed"
-    strength: float = 0.5  # of what is removed; where learned, at first
-    momentum_: Tensor | None = None  # 0.9 times itself plus the mean feature, step by step
-    directions_: Tensor | None = None  # after the last phase and after this one, (2, d)
-    answers_: Tensor | None = None  # scores of those, (2, classes)
-    mix_: Tensor | None = None
+    strength: float = 0.5  # of the removal of the momentum effect
+    momentum_: Tensor | None = None  # running sum of mean features, decay 0.9
+    direction_: Tensor | None = None  # momentum at the end of the phase, (d,)
+    scores_: Tensor | None = None  # scores of that direction, (classes,)
 
     def __post_init__(self) -> None:
         if self.neighbour_norm not in ("eval", "train"):
             wrong = self.neighbour_norm
             raise UsageError(f"neighbour_norm must be 'eval' or 'train', got {wrong!r}")
-        if self.removal not in ("fixed", "learned"):
-            raise UsageError(f"removal must be 'fixed' or 'learned', got {self.removal!r}")
         if self.neighbours < 0 or not 0 < self.own_weight < 1:
             raise UsageError(
                 f"neighbours must be 0 or more and own_weight between 0 and 1, got "
@@ -139,10 +114,15 @@ class DDE(Wrapper):
         width = lesson.model.head.features
         self.momentum_ = torch.zeros(width, device=lesson.model.mean.device)
 
-    def loss(
-        self, model: Net, old: Net | None, x: Tensor, y: Tensor,
-        near: Tensor | None = None, links: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+    def loss(  # type: ignore[override]
+        self,
+        model: Net,
+        old: Net | None,
+        x: Tensor,
+        y: Tensor,
+        near: Tensor | None = None,
+        links: Tensor | None = None,
+    ) -> Tensor:
         if old is None:
             return self.inner.loss(model, old, x, y)
         out = model(x)
@@ -158,7 +138,7 @@ class DDE(Wrapper):
         return labels + self.inner.preservation(model, old, out, x, y)
 
     def _answers(self, model: Net, near: Tensor, batch: int) -> Tensor:
-        """Logits of neighbours, batch after batch."""
+        """Logits of the neighbours, in batches."""
         with torch.no_grad():
             read = model.steady if self.neighbour_norm == "eval" else model
             return torch.cat([read(part).logits for part in torch.split(near, batch)])
@@ -169,33 +149,12 @@ class DDE(Wrapper):
             return
         assert self.momentum_ is not None
         head = lesson.model.head
-        last = self.momentum_ if self.directions_ is None else self.directions_[1]
-        self.directions_ = torch.stack([last, self.momentum_])
+        self.direction_ = self.momentum_.clone()
         with torch.no_grad():
-            self.answers_ = head.scores(self.directions_) - head.neutral
-        self.mix_ = self.momentum_.new_tensor([1.0, self.strength])
-        if self.removal == "learned":
-            self.mix_ = self._learned(lesson, self.mix_)
-
-    def _learned(self, lesson: Lesson, mix: Tensor) -> Tensor:
-        """From equally many exemplars of every class, with the network as it is."""
-        assert self.directions_ is not None and self.answers_ is not None
-        equal = balanced(lesson.memory)
-        features, head = lesson.features(equal).to(mix.device), lesson.model.head
-        with torch.no_grad():
-            scores = head.scores(features)
-            effect = effects(features, self.directions_, self.answers_)
-            scale = head.logits(torch.ones((), device=mix.device))
-        labels = torch.tensor(equal.labels, device=mix.device)
-        return fit_mix(scale * scores, scale * effect, labels, mix, lesson.seed("momentum effect"))
+            self.scores_ = (head.scores(self.direction_[None]) - head.neutral)[0]
 
     def predict(self, out: Output) -> Tensor:
         scores = self.inner.predict(out)
-        if self.mix_ is None or self.directions_ is None or self.answers_ is None:
+        if self.direction_ is None or self.scores_ is None:
             return scores
-        effect = effects(out.features, self.directions_, self.answers_)
-        return without_effect(scores, effect, self.mix_)
-
-    def report(self) -> dict[str, Any]:
-        mix = {} if self.mix_ is None else {"mix": self.mix_.tolist()}
-        return self.inner.report() | mix
+        return scores - self.strength * momentum_effect(out.features, self.direction_, self.scores_)

@@ -1,25 +1,24 @@
-"""The two ends of the scale: no memory at all, and all images for ever."""
+"""The two bounds: no memory, and all images forever."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mrdc.data.examples import from_images
-from mrdc.methods.base import Lesson, Method
+from mrdc.methods.base import Method, Needs
+from mrdc.methods.lesson import Lesson
 
 
 @dataclass(kw_only=True)
 class Finetune(Method):
-    """Train on the new classes alone; forgets (lower bound)."""
+    """Train on the new classes alone (lower bound)."""
 
-    replays: ClassVar[bool] = False
-
-    def end_phase(self, lesson: Lesson) -> None:
-        pass
+    @property
+    def needs(self) -> Needs:
+        return Needs(replays=False)
 
 
 @dataclass(kw_only=True)
 class Joint(Finetune):
-    """Train anew on all classes seen, with all their images (upper bound)."""
+    """Train from scratch on all images of all classes seen (upper bound)."""
 
     def start_phase(self, lesson: Lesson) -> None:
         lesson.model = lesson.build()

@@ -1,7 +1,6 @@
-"""iCaRL (Rebuffi et al., 2017): answers by the nearest mean of exemplars.
+"""iCaRL (Rebuffi et al., 2017): classify by the nearest mean of exemplars.
 
-Trained as LwF, like the numbers that the compared tables hold; `bce` is the
-loss of the original.
+Trained like LwF, as in the tables that the paper compares with; `bce` is the original loss.
 """
 
 from dataclasses import dataclass
@@ -11,15 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrdc._utils.errors import UsageError
-from mrdc.methods.base import Lesson, imprint
+from mrdc.methods.lesson import Lesson
 from mrdc.methods.lwf import LwF
+from mrdc.methods.shared import imprint
 from mrdc.nn.net import Net, Output
 
 
 def binary_loss(logits: Tensor, labels: Tensor, old: Tensor | None) -> Tensor:
-    """Sigmoid cross-entropy; old classes learn the old network's sigmoids, not labels.
+    """Sigmoid cross-entropy; the targets of old classes are the old network's sigmoids.
 
-    Mean over the images, sum over the classes, which suits the usual learning rates.
+    Averaged over images and summed over classes, which suits the usual learning rates.
     """
     targets = F.one_hot(labels, logits.shape[1]).to(logits)
     if old is not None:
@@ -29,7 +29,7 @@ def binary_loss(logits: Tensor, labels: Tensor, old: Tensor | None) -> Tensor:
 
 @dataclass(kw_only=True)
 class ICaRL(LwF):
-    """LwF's network, read out by class means of the exemplars it holds."""
+    """LwF's network, with the class means of the exemplars as classifier."""
 
     objective: Literal["kd", "bce"] = "kd"
     class_means_: Tensor | None = None  # unit rows, (classes, d)
@@ -44,7 +44,6 @@ class ICaRL(LwF):
         return binary_loss(model(x).logits, y, None if old is None else old(x).logits)
 
     def end_phase(self, lesson: Lesson) -> None:
-        lesson.store()
         features = lesson.features(lesson.memory)
         labels = features.new_tensor(lesson.memory.labels)
         self.class_means_ = imprint(features, labels, 0, lesson.old + lesson.new)
@@ -57,4 +56,4 @@ class ICaRL(LwF):
     @property
     def first_phase(self) -> str:
         loss = "cross-entropy" if self.objective == "kd" else "bce"
-        return f"{self.variant}-{self.head.__name__}-{loss}"
+        return f"{self.needs.variant}-{self.needs.head.__name__}-{loss}"

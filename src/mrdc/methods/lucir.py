@@ -2,16 +2,17 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from mrdc._utils.errors import UsageError
-from mrdc.methods.base import Lesson, Method, balanced, grow_imprinted
-from mrdc.nn.heads import Head, SplitCosine
+from mrdc.methods.base import Method, Needs
+from mrdc.methods.lesson import Lesson
+from mrdc.methods.shared import balanced, grow_imprinted
+from mrdc.nn.heads import SplitCosine
 from mrdc.nn.net import Net, Output
-from mrdc.nn.resnet import Variant
 
 
 def less_forget(new: Tensor, old: Tensor) -> Tensor:
@@ -20,7 +21,7 @@ def less_forget(new: Tensor, old: Tensor) -> Tensor:
 
 
 def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float, rivals: int) -> Tensor:
-    """Old-class images should score higher in their class than in the new classes, by a margin.
+    """Rank images of old classes above the new classes, by a margin.
 
     For cosines (n, c): the mean over images of old classes and their `rivals`
     highest new classes of max(0, margin - own + rival); 0 without such images.
@@ -36,9 +37,6 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float, riva
 class LUCIR(Method):
     """Cosine head, less-forget constraint, margin ranking; old rows stay as they are."""
 
-    variant: ClassVar[Variant] = "lucir"
-    head: ClassVar[type[Head]] = SplitCosine
-
     base: float = 10.0  # lambda = base * sqrt(old classes / new classes)
     margin: float = 0.5
     rivals: int = 2
@@ -50,6 +48,10 @@ class LUCIR(Method):
         if self.balance not in ("none", "new", "all"):
             raise UsageError(f"balance must be 'none', 'new' or 'all', got {self.balance!r}")
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(variant="lucir", head=SplitCosine)
+
     def start_phase(self, lesson: Lesson) -> None:
         grow_imprinted(lesson)
 
@@ -58,26 +60,27 @@ class LUCIR(Method):
         ranked = margin_ranking(out.scores, y, old.classes, self.margin, self.rivals)
         return weight * less_forget(out.features, old.features(x)) + ranked
 
-    def store(self, lesson: Lesson) -> None:
-        """Fill the memory."""
-        lesson.store()
-
     def end_phase(self, lesson: Lesson) -> None:
-        self.store(lesson)
         if lesson.teacher is not None and self.balance != "none":
             self._balance(lesson)
 
     def _balance(self, lesson: Lesson) -> None:
-        """Class-balance finetuning: rows only, on equally many exemplars of every class."""
+        """Class-balance finetuning of the rows, on equally many exemplars per class."""
         head = lesson.model.head
         assert isinstance(head, SplitCosine)
         head.old.requires_grad_(self.balance == "all")
         training = replace(
-            lesson.training, epochs=self.balance_epochs, lr=self.balance_lr,
-            schedule="multistep", milestones=(0.5,), gamma=0.1,
-        )  # fmt: skip
+            lesson.training,
+            epochs=self.balance_epochs,
+            lr=self.balance_lr,
+            schedule="multistep",
+            milestones=(0.5,),
+            gamma=0.1,
+        )
         lesson.fit(
-            balanced(lesson.memory), training, lesson.loss,
-            parameters=[head.old, head.new], norm="eval",
-        )  # fmt: skip
+            balanced(lesson.memory),
+            training,
+            parameters=[head.old, head.new],
+            norm="eval",
+        )
         head.old.requires_grad_(False)

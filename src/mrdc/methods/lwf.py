@@ -21,10 +21,10 @@ def distill(new: Tensor, old: Tensor, temperature: float) -> Tensor:
 
 @dataclass(kw_only=True)
 class LwF(Method):
-    """Cross-entropy over all classes, and the old network's answers kept on every image."""
+    """Cross-entropy over all classes, and distillation of the old network on every image."""
 
     temperature: float = 2.0
-    weight: float = 0.25  # of the distillation, beside the usual temperature squared
+    weight: float = 0.25  # of the distillation, on top of the usual temperature squared
 
     def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
         kept = distill(out.logits, old(x).logits, self.temperature)

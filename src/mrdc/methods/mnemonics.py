@@ -1,17 +1,18 @@
 """Mnemonics (Liu et al., 2020): exemplars whose pixels are learned, in LUCIR's network.
 
-From the second phase on the kernels stay and only multipliers and batch norms learn.
-After a phase the exemplars of its classes are changed so that they stand for all images
-of the phase: as prototypes (what the published code does), or as what the head would
-learn from (`bilevel`; one step of the head, the network fixed).
+From the second phase on the kernels are fixed and only multipliers and batch norms are
+trained. After a phase the exemplars of its classes are changed to represent all images of the
+phase: as prototypes (as in the published code), or as what the head would learn from
+(`bilevel`: one step of the head, the network fixed).
 
-Ours: pixels are learned for some classes at a time, queries are evaluation views seen
-once, images are kept as squares with the margin that crops need, and pixels are rounded.
+Unlike the published code, pixels are learned for some classes at a time, queries are
+evaluation views seen once, images are stored as squares with the margin that crops need, and
+pixels are rounded.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,15 +24,15 @@ from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre_crop
 from mrdc.data.examples import Examples
 from mrdc.data.loader import grouped
-from mrdc.methods.base import Lesson
+from mrdc.methods.base import Needs
+from mrdc.methods.lesson import Lesson, Substitutes
 from mrdc.methods.lucir import LUCIR
-from mrdc.nn.branches import Body
 from mrdc.nn.heads import SplitCosine
+from mrdc.nn.modes import without_gradients
 from mrdc.nn.net import MEAN, STD, Net
-from mrdc.training.fit import without_gradients
 
-TOGETHER = 128  # exemplars that are learned at once
-SEEN = 0.5  # grey levels that rounding keeps
+TOGETHER = 128  # exemplars learned at a time
+SEEN = 0.5  # grey levels that survive rounding
 
 
 def cosines(features: Tensor, rows: Tensor) -> Tensor:
@@ -40,7 +41,7 @@ def cosines(features: Tensor, rows: Tensor) -> Tensor:
 
 
 def as_prototypes(rows: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-    """Rows (c, d), with those of these labels replaced by the means of features (n, d)."""
+    """Rows (c, d), in which those of these labels are replaced by mean features (n, d)."""
     member = F.one_hot(labels, len(rows)).to(features)
     counts = member.sum(0)
     means = member.T @ features / counts.clamp(min=1)[:, None]
@@ -58,7 +59,7 @@ def after_a_step(
 
 
 def to_pixels(values: Tensor) -> Tensor:
-    """Normalised values to grey levels, cut off at 0 and 255."""
+    """Normalised values as grey levels, clamped to 0 and 255."""
     mean, std = (values.new_tensor(v).view(3, 1, 1) for v in (MEAN, STD))
     return (values * std + mean).clamp(0, 255)
 
@@ -66,8 +67,6 @@ def to_pixels(values: Tensor) -> Tensor:
 @dataclass(kw_only=True)
 class Mnemonics(LUCIR):
     """LUCIR with scaled kernels and learned exemplars."""
-
-    body: ClassVar[Body] = "scaled"
 
     pixels: Literal["prototype", "bilevel", "none"] = "prototype"
     pixel_lr: float = 1e-5  # as published, on normalised pixels; halved after each pass
@@ -82,36 +81,39 @@ class Mnemonics(LUCIR):
             raise UsageError(f"pixels must be 'prototype', 'bilevel' or 'none', got {wrong!r}")
         self.change: tuple[float, float] | None = None  # grey levels, learned and kept
 
+    @property
+    def needs(self) -> Needs:
+        return replace(super().needs, body="scaled")
+
     def start_phase(self, lesson: Lesson) -> None:
         if lesson.phase == 1:
             lesson.model = lesson.model.with_body("scaled")
         super().start_phase(lesson)
 
-    def store(self, lesson: Lesson) -> None:
+    def substitutes(self, lesson: Lesson) -> Substitutes | None:
         if self.pixels == "none":
-            lesson.store()
-            return
+            return None
         all_squares = Squares(lesson.fresh, round(lesson.size * 256 / 224))
         chosen = lesson.preview(all_squares)
         wanted = zip(chosen.labels, chosen.photos, strict=True)
         exemplars = lesson.fresh.pick(all_squares.places[y, photo.id] for y, photo in wanted)
-        instead: dict[tuple[int, str], Pixels] = {}
+        found: dict[tuple[int, str], Pixels] = {}
         changes = []
         for part, before, after in self._learned(lesson, exemplars):
             rounded = after.round()
             for label, photo, image in zip(part.labels, part.photos, rounded, strict=True):
                 pixels = image.to(torch.uint8).permute(1, 2, 0).contiguous()
-                instead[label, photo.id] = pixels.cpu().numpy()
+                found[label, photo.id] = pixels.cpu().numpy()
             kept = [float((image - before).abs().mean()) for image in (after, rounded)]
             changes.append((len(part), *kept))
         count, learned, kept_ = np.array(changes).T
         self.change = (np.average(learned, weights=count), np.average(kept_, weights=count))
-        lesson.store(instead)
+        return found
 
     def _learned(
         self, lesson: Lesson, exemplars: Examples
     ) -> Iterator[tuple[Examples, Tensor, Tensor]]:
-        """Exemplars, some classes at a time, and their grey levels before and after."""
+        """Exemplars, some classes at a time, with their grey levels before and after."""
         model, head = lesson.model, lesson.model.head
         assert isinstance(head, SplitCosine)
         device = model.mean.device
@@ -131,10 +133,15 @@ class Mnemonics(LUCIR):
             yield part, before, after
 
     def _optimised(
-        self, lesson: Lesson, images: Tensor, labels: tuple[int, ...], rows: Tensor,
-        queries: Tensor, answers: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """Grey levels of images that answer the queries better, by SGD on their pixels."""
+        self,
+        lesson: Lesson,
+        images: Tensor,
+        labels: tuple[int, ...],
+        rows: Tensor,
+        queries: Tensor,
+        answers: Tensor,
+    ) -> Tensor:
+        """Optimise the grey levels of images to classify the queries, by SGD."""
         model, own = lesson.model, torch.tensor(labels, device=images.device)
         values = ((images - model.mean) / model.std).requires_grad_(True)
         optimiser = torch.optim.SGD(
@@ -176,7 +183,7 @@ class Mnemonics(LUCIR):
 
 
 class Squares(Mapping[tuple[int, str], Pixels]):
-    """Examples as squares, by label and name, made when asked for."""
+    """Square crops of examples, by label and photo id, made on demand."""
 
     def __init__(self, examples: Examples, side: int):
         self.examples, self.side = examples, side
@@ -195,7 +202,7 @@ class Squares(Mapping[tuple[int, str], Pixels]):
 
 
 def squares(examples: Examples, side: int, threads: int | None) -> Tensor:
-    """The middle of each example, scaled to side x side, as one batch."""
+    """Centre squares of the examples, scaled to side x side, as one batch."""
     (images,) = grouped(
         lambda place: centre_crop(examples[place][0], side, side), [range(len(examples))], threads
     )
@@ -203,13 +210,13 @@ def squares(examples: Examples, side: int, threads: int | None) -> Tensor:
 
 
 def centre(images: Tensor, size: int) -> Tensor:
-    """The middle of images (n, 3, side, side), size x size."""
+    """Centre crops (n, 3, size, size) of images (n, 3, side, side)."""
     start = (images.shape[2] - size) // 2
     return images[:, :, start : start + size, start : start + size]
 
 
 def in_classes(examples: Examples) -> Iterator[Examples]:
-    """Examples in parts of whole classes, about `TOGETHER` in each."""
+    """Split examples into groups of whole classes, about `TOGETHER` in each."""
     places: dict[int, list[int]] = {}
     for place, label in enumerate(examples.labels):
         places.setdefault(label, []).append(place)

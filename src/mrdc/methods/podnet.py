@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrdc._utils.errors import UsageError
-from mrdc.methods.base import Lesson, Method, balanced
+from mrdc.methods.base import Method, Needs
+from mrdc.methods.lesson import Lesson
 from mrdc.methods.lucir import less_forget
-from mrdc.nn.heads import LSC, PROXIES, Head
+from mrdc.methods.shared import balanced
+from mrdc.nn.heads import LSC, PROXIES
 from mrdc.nn.net import Net, Output
-from mrdc.nn.resnet import Variant
 
-STARTS = 10  # of k-means, of which the best counts
+STARTS = 10  # k-means restarts, of which the best counts
 
 
 def pod_spatial(new: tuple[Tensor, ...], old: tuple[Tensor, ...]) -> Tensor:
@@ -43,7 +44,7 @@ def pooled(maps: Tensor) -> Tensor:
 
 
 def nca_official(logits: Tensor, labels: Tensor) -> Tensor:
-    """What the published code minimises: its margin cancels, and its positive counts as 1.
+    """NCA as in the published code: its margin cancels, and its positive counts as 1.
 
     (M - u_y) + log(1 + sum over others of exp(u_c - M)), M the largest logit.
     """
@@ -54,7 +55,7 @@ def nca_official(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def nca_paper(logits: Tensor, labels: Tensor, margin: Tensor | float) -> Tensor:
-    """The paper's: [-(u_y - margin) + log of the sum over others of exp(u_c)], at least 0."""
+    """NCA as in the paper: [-(u_y - margin) + log of the sum over others of exp(u_c)], >= 0."""
     own = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -math.inf)
     return (others.logsumexp(1) - own + margin).clamp(min=0).mean()
@@ -77,11 +78,7 @@ def cluster(features: Tensor, seed: int) -> Tensor:
 
 @dataclass(kw_only=True)
 class PODNet(Method):
-    """Ten proxies a class, maps of every stage kept, and a balanced finetuning of the proxies."""
-
-    variant: ClassVar[Variant] = "pod"
-    head: ClassVar[type[Head]] = LSC
-    clamp: ClassVar[float | None] = 5.0
+    """Ten proxies per class, distillation of every stage, balanced finetuning of the proxies."""
 
     nca: Literal["official", "paper", "ce"] = "official"
     margin: float = 0.6  # of the paper's NCA
@@ -98,8 +95,12 @@ class PODNet(Method):
             raise UsageError(f"finetune_norm must be 'train' or 'eval', got {self.finetune_norm!r}")
 
     @property
+    def needs(self) -> Needs:
+        return Needs(variant="pod", head=LSC, clamp=5.0)
+
+    @property
     def first_phase(self) -> str:
-        return f"{self.variant}-{self.head.__name__}-{self.nca}-{self.margin}-unit-rows"
+        return f"{self.needs.variant}-{self.needs.head.__name__}-{self.nca}-{self.margin}-unit-rows"
 
     def start_phase(self, lesson: Lesson) -> None:
         head = lesson.model.head
@@ -128,22 +129,26 @@ class PODNet(Method):
         flat = less_forget(out.features, reference.features)
         return factor * (self.spatial * maps + self.flat * flat)
 
-    def end_phase(self, lesson: Lesson) -> None:
+    def before_store(self, lesson: Lesson) -> None:
         if lesson.teacher is not None and self.finetune_epochs:
             self._finetune(lesson)
-        lesson.store()
 
     def _finetune(self, lesson: Lesson) -> None:
-        """All proxies, old ones too, on equally many exemplars of every class."""
+        """Finetune all proxies, old ones too, on equally many exemplars per class."""
         head = lesson.model.head
         assert isinstance(head, LSC)
         head.old.requires_grad_(True)
         training = replace(
-            lesson.training, epochs=self.finetune_epochs, lr=self.finetune_lr,
-            schedule="multistep", milestones=(),
-        )  # fmt: skip
+            lesson.training,
+            epochs=self.finetune_epochs,
+            lr=self.finetune_lr,
+            schedule="multistep",
+            milestones=(),
+        )
         lesson.fit(
-            balanced(lesson.memory + lesson.preview()), training, lesson.loss,
-            parameters=[head.old, head.new], norm=self.finetune_norm,
-        )  # fmt: skip
+            balanced(lesson.memory + lesson.preview()),
+            training,
+            parameters=[head.old, head.new],
+            norm=self.finetune_norm,
+        )
         head.old.requires_grad_(False)

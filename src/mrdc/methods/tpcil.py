@@ -1,18 +1,18 @@
 """TPCIL: topology-preserving class-incremental learning (Tao et al., 2020).
 
-There is no public code; the idea is the paper's: the features of each class are covered by
-a graph of vertices that learn by competition (Hebbian), the images nearest to them are the
-exemplars, and later phases keep the similarities between vertices, up to shift and scale.
+The features of each class are covered by a graph of vertices, fitted by competitive Hebbian
+learning; the images nearest to the vertices are the exemplars, and later phases preserve the
+similarities between vertices, up to shift and scale.
 
-Ours: network, head and first rows are LUCIR's, old rows stay; 10 passes a class, with rates
-0.5 to 0.01 and reaches m / 2 to 0.1; a vertex is the old network's feature of its stored
-image, so that both sides of a comparison see the same pixels; every step compares 128
-vertices, spread over the classes, that pass through the network with the batch; weight 10.
+There is no public code, so these are our choices: network, head and first rows as in LUCIR,
+old rows fixed; 10 passes per class, with rates from 0.5 to 0.01 and reaches from m / 2 to 0.1;
+a vertex is the old network's feature of its stored image, so that both sides of a comparison
+see the same pixels; every step compares 128 vertices, spread over the classes, which pass
+through the network with the batch; weight 10.
 """
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,19 +21,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.data.examples import Companions, Places
-from mrdc.methods.base import Lesson, Method, grow_imprinted
-from mrdc.nn.heads import Head, SplitCosine
+from mrdc.methods.base import Method, Needs
+from mrdc.methods.lesson import Lesson
+from mrdc.methods.shared import grow_imprinted
+from mrdc.nn.heads import SplitCosine
 from mrdc.nn.net import Net
-from mrdc.nn.resnet import Variant
 from mrdc.planning.selection import unit_rows
 
 PASSES = 10
-RATES = (0.5, 0.01)  # how far a vertex moves, at first and at last
+RATES = (0.5, 0.01)  # step of a vertex, at first and at last
 LAST_REACH = 0.1  # in ranks; at first half of the vertices
 
 
 def hebbian(features: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
-    """Vertices (count, d) that cover features (n, d), by competitive Hebbian learning.
+    """Cover features (n, d) by vertices (count, d), by competitive Hebbian learning.
 
     For each feature, vertices are ranked by distance, r = 0, 1, ...; each moves towards it
     by rate * exp(-r / reach). Both shrink exponentially.
@@ -54,7 +55,7 @@ def hebbian(features: NDArray[np.float64], count: int, seed: int) -> NDArray[np.
 
 
 def nearest_images(features: NDArray[np.float64], vertices: NDArray[np.float64]) -> list[int]:
-    """An image for each vertex, no image twice: the nearest pairs first."""
+    """Assign a distinct image to each vertex, nearest pairs first."""
     squares = (features**2).sum(1) - 2 * vertices @ features.T  # up to |v|^2
     squares += (vertices**2).sum(1)[:, None]
     taken: dict[int, int] = {}
@@ -68,7 +69,7 @@ def nearest_images(features: NDArray[np.float64], vertices: NDArray[np.float64])
 
 
 def topology(now: Tensor, before: Tensor) -> Tensor:
-    """Minus the correlation between the similarities of all pairs, now and before, (n, d) each."""
+    """Minus the correlation of all pairwise similarities, now and before; rows (n, d) each."""
     a, b = (pairs(rows) for rows in (now, before))
     a, b = a - a.mean(), b - b.mean()
     return -F.cosine_similarity(a, b, dim=0)
@@ -83,7 +84,7 @@ def pairs(rows: Tensor) -> Tensor:
 
 
 def spread(labels: NDArray[np.intp], count: int, rng: np.random.Generator) -> Places:
-    """Places of `count` vertices: one of every class in turn, classes and vertices at random."""
+    """Random indices of `count` vertices, taking one per class in turn."""
     order = rng.permutation(len(labels))
     turn = np.empty(len(labels), np.intp)  # how many of its class come before
     seen: Counter[int] = Counter()
@@ -95,16 +96,18 @@ def spread(labels: NDArray[np.intp], count: int, rng: np.random.Generator) -> Pl
 
 @dataclass(kw_only=True)
 class TPCIL(Method):
-    """Cross-entropy, and a graph of exemplars that keeps its shape."""
-
-    variant: ClassVar[Variant] = "lucir"
-    head: ClassVar[type[Head]] = SplitCosine
+    """Cross-entropy, and a graph of exemplars whose shape is preserved."""
 
     weight: float = 10.0  # of the topology
-    vertices: int = 128  # compared in a step
+    vertices: int = 128  # compared per step
 
     def __post_init__(self) -> None:
         self.picked: dict[int, list[int]] = {}  # images of vertices, by class
+        self.before = torch.empty(0, 0)  # features of the old network, by vertex
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(variant="lucir", head=SplitCosine)
 
     def start_phase(self, lesson: Lesson) -> None:
         if lesson.phase:
@@ -120,9 +123,14 @@ class TPCIL(Method):
         grow_imprinted(lesson)
 
     def loss(
-        self, model: Net, old: Net | None, x: Tensor, y: Tensor,
-        seen: Tensor | None = None, vertices: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        model: Net,
+        old: Net | None,
+        x: Tensor,
+        y: Tensor,
+        seen: Tensor | None = None,
+        vertices: Tensor | None = None,
+    ) -> Tensor:
         if seen is None or vertices is None:
             return super().loss(model, old, x, y)
         out = model(torch.cat([x, seen]))
@@ -130,14 +138,15 @@ class TPCIL(Method):
         kept = topology(out.features[n:], self.before[vertices])
         return F.cross_entropy(out.logits[:n], y) + self.weight * kept
 
-    def end_phase(self, lesson: Lesson) -> None:
+    def before_store(self, lesson: Lesson) -> None:
         counts = Counter(lesson.preview().labels)
         features, labels = lesson.features(lesson.fresh), np.array(lesson.fresh.labels)
         for label, count in counts.items():
             rows = unit_rows(features[torch.from_numpy(labels == label)])
             graph = hebbian(rows, count, lesson.seed(f"vertices {label}"))
             self.picked[label] = nearest_images(rows, graph)
-        lesson.store()
+
+    def end_phase(self, lesson: Lesson) -> None:
         self.picked = {}
 
     def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:

@@ -1,22 +1,71 @@
-"""Backbones that learn at two rates (Liu et al., 2020 and 2021).
+"""Backbones that learn at two rates (Liu et al., 2020 and 2021), and any module as a backbone.
 
-scaled     kernels stay; a multiplier for every slice of them, and batch norms, learn
+scaled     kernels are fixed; a multiplier per kernel slice, and batch norms, learn
 branches   a scaled and a free network, mixed after each of the four stages
 """
 
 import copy
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from mrdc._utils.errors import UsageError
 from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv
 
 Body = Literal["plain", "scaled", "branches"]
+M = TypeVar("M", bound=nn.Module)
 
 
-def scaled(backbone: ResNet) -> ResNet:
-    """A copy whose kernels stay as they are; with multipliers of 1 it says the same."""
+class AnyBackbone(nn.Module):
+    """Any module that returns features (n, d), a map (n, d, h, w), or several maps.
+
+    Args:
+        module: takes normalised images (n, 3, size, size).
+        features: width of its last features.
+    """
+
+    def __init__(self, module: nn.Module, features: int):
+        super().__init__()
+        self.module = module
+        self.features = features
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return as_maps(self.module(x))
+
+    def fuse(self) -> None:
+        """Leave the module as it is."""
+
+
+def as_maps(output: object) -> tuple[Tensor, ...]:
+    """The output of a module as maps (n, d, h, w), the last one deepest.
+
+    Raises:
+        UsageError: something else.
+    """
+    found = output if isinstance(output, list | tuple) else (output,)
+    maps = [one[:, :, None, None] if getattr(one, "ndim", 0) == 2 else one for one in found]
+    if not maps or any(not isinstance(one, Tensor) or one.ndim != 4 for one in maps):
+        shapes = ", ".join(str(getattr(one, "shape", type(one).__name__)) for one in found)
+        raise UsageError(
+            "network must return features (n, d), a map (n, d, h, w) or several maps, "
+            f"got {shapes or 'nothing'}"
+        )
+    return tuple(maps)
+
+
+def any_backbone(module: nn.Module, size: int) -> AnyBackbone:
+    """A module as a backbone; one evaluation of a blank image tells the width of its features."""
+    training = module.training
+    first = next(module.parameters(), torch.empty(0))
+    with torch.no_grad():
+        maps = as_maps(module.eval()(torch.zeros(1, 3, size, size, device=first.device)))
+    module.train(training)
+    return AnyBackbone(module, maps[-1].shape[1])
+
+
+def scaled(backbone: M) -> M:
+    """A copy with fixed kernels; with multipliers of 1 it computes the same."""
     other = copy.deepcopy(backbone)
     for module in list(other.modules()):
         for name, child in module.named_children():
@@ -26,10 +75,7 @@ def scaled(backbone: ResNet) -> ResNet:
 
 
 class Branches(nn.Module):
-    """A stable (scaled) and a plastic network; both see alpha * stable + (1 - alpha) * plastic.
-
-    One alpha a level; whoever wants to learn them says so (`requires_grad_`).
-    """
+    """A stable (scaled) and a plastic network, mixed as alpha * stable + (1 - alpha) * plastic."""
 
     def __init__(self, backbone: ResNet):
         super().__init__()
@@ -49,23 +95,33 @@ class Branches(nn.Module):
         return tuple(maps)
 
     def fuse(self) -> None:
-        """As `ResNet.fuse`, in both branches."""
+        """Fold the batch norms of both branches."""
         self.stable.fuse()
         self.plastic.fuse()
 
 
-Backbone = ResNet | Branches
+Backbone = ResNet | Branches | AnyBackbone
 
 
-def with_body(backbone: ResNet, body: Body) -> Backbone:
-    """A network of another body that says the same; it may share parts with the one given."""
+def with_body(backbone: ResNet | AnyBackbone, body: Body) -> Backbone:
+    """A network of another body that computes the same; it may share parts with the given one.
+
+    Raises:
+        UsageError: branches of a network that is not our ResNet.
+    """
     if body == "branches":
+        if not isinstance(backbone, ResNet):
+            raise UsageError(
+                "AANets mixes two networks after each stage of mrdc's own ResNet: use "
+                "network='resnet18' with it"
+            )
         return Branches(backbone)
     return scaled(backbone) if body == "scaled" else backbone
 
 
 def body_of(backbone: Backbone) -> Body:
-    """What a backbone is."""
+    """The body of a backbone."""
     if isinstance(backbone, Branches):
         return "branches"
-    return "scaled" if isinstance(backbone.conv1, ScaledConv) else "plain"
+    fixed = any(isinstance(module, ScaledConv) for module in backbone.modules())
+    return "scaled" if fixed else "plain"

@@ -1,5 +1,6 @@
-"""Networks in files: safetensors, with what is needed to build them again."""
+"""Checkpoints: safetensors files with the architecture to rebuild the network."""
 
+import copy
 import hashlib
 import json
 import re
@@ -11,27 +12,30 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrdc._utils.errors import CheckpointError
 from mrdc._utils.files import whole_file
-from mrdc.nn.branches import Body, with_body
+from mrdc.nn.branches import AnyBackbone, Body, any_backbone, with_body
 from mrdc.nn.heads import LSC, Head, Linear, SplitCosine
 from mrdc.nn.net import Net
 from mrdc.nn.resnet import ResNet, Stem, Variant
 
 HEADS: dict[str, type[Head]] = {"Linear": Linear, "SplitCosine": SplitCosine, "LSC": LSC}
+WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}  # channels of the first stage
 FORMAT = "mrdc-checkpoint-1"
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a network is, before it learns.
+    """Everything needed to build a network.
 
     Attributes:
+        variant, width, stem: of our ResNet.
         size: side of the images it sees.
-        classes: of each phase so far.
-        body: what the network has become since the first phase.
+        classes: number of classes of each phase so far.
+        body: what the backbone has become since the first phase.
+        module: class of the module that the user passes in instead of our ResNet.
     """
 
     variant: Variant
@@ -41,10 +45,22 @@ class Architecture:
     size: int
     classes: tuple[int, ...] = ()
     body: Body = "plain"
+    module: str = ""
 
-    def build(self) -> Net:
-        """A network with weights from torch's generator."""
-        backbone = with_body(ResNet(self.variant, self.width, self.stem), self.body)
+    def build(self, module: nn.Module | None = None) -> Net:
+        """A network with weights from torch's generator, or around a copy of a module.
+
+        Raises:
+            CheckpointError: a network of the user that is not given.
+        """
+        plain: ResNet | AnyBackbone
+        if module is not None:
+            plain = any_backbone(copy.deepcopy(module), self.size)
+        elif not self.module:
+            plain = ResNet(self.variant, self.width, self.stem)
+        else:
+            raise CheckpointError(f"the network is a {self.module}, which must be passed in")
+        backbone = with_body(plain, self.body)
         head = HEADS[self.head](backbone.features)
         for count in self.classes:
             head.grow(count)
@@ -53,16 +69,16 @@ class Architecture:
 
 @dataclass
 class Checkpoint:
-    """Tensors by group and name, and JSON values; no architecture: of another kind of network."""
+    """Tensors by group and name, and JSON values; detectors have no architecture."""
 
     architecture: Architecture | None
     tensors: dict[str, dict[str, Tensor]]
     about: dict[str, Any] = field(default_factory=dict)
 
-    def network(self) -> Net:
-        """The network that was saved, in evaluation mode."""
+    def network(self, module: nn.Module | None = None) -> Net:
+        """The saved network, in evaluation mode; `module` as for `Architecture.build`."""
         assert self.architecture is not None
-        net = self.architecture.build()
+        net = self.architecture.build(module)
         net.load_state_dict(self.tensors["model"])
         return net.eval()
 
@@ -95,7 +111,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read one back.
+    """Read a checkpoint.
 
     Raises:
         CheckpointError: missing, damaged, or something else.
@@ -109,7 +125,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read as a checkpoint ({error})") from None
     if digest(flat) != metadata.get("sha256"):
-        raise CheckpointError(f"{path}: does not match its checksum: damaged")
+        raise CheckpointError(f"{path}: damaged (it does not match its checksum)")
     tensors: dict[str, dict[str, Tensor]] = {}
     for key, value in flat.items():
         group, _, name = key.partition("/")
@@ -134,9 +150,9 @@ def load_network(folder: Path) -> tuple[Net, int]:
     """
     path = last_checkpoint(folder)
     if path is None:
-        raise CheckpointError(f"{folder}: no run folder with a finished phase")
+        raise CheckpointError(f"{folder}: not a run folder with a finished phase")
     checkpoint = read_checkpoint(path)
     if checkpoint.architecture is None:
-        raise CheckpointError(f"{folder}: is the run of a detector, which embeds no single crops")
+        raise CheckpointError(f"{folder}: the run of a detector, which cannot embed single crops")
     with torch.random.fork_rng(devices=[]):
         return checkpoint.network(), checkpoint.architecture.size

@@ -1,8 +1,7 @@
-"""Classifiers that grow: rows of old classes stay, new rows are added.
+"""Classifiers that grow by new rows.
 
-`scores` are what is compared to predict; `logits` makes of them what the loss wants.
-Old and new rows of the cosine heads live in two parameters, so that the old
-ones can be left out of the optimiser.
+`scores` are compared to predict; `logits` scales them for the loss. Old and new rows of the
+cosine heads are two parameters, so that the optimiser can leave out the old ones.
 """
 
 import math
@@ -11,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-PROXIES = 10  # of a class, in PODNet
+PROXIES = 10  # per class, in PODNet
 
 
 class Head(nn.Module):
-    """What all heads share; the parameter `new` holds the rows of the newest classes."""
+    """Base of all heads; the parameter `new` holds the rows of the newest classes."""
 
     new: nn.Parameter
-    neutral: float = 0.0  # score of a feature at right angles to a class
+    neutral: float = 0.0  # score of a feature orthogonal to a class
 
     def __init__(self, features: int):
         super().__init__()
@@ -29,15 +28,15 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def grow(self, count: int, rows: Tensor | None = None) -> None:
-        """Add classes, with these first rows or random ones."""
+        """Add classes, with these rows or random ones."""
         raise NotImplementedError
 
     def scores(self, features: Tensor) -> Tensor:
-        """What is compared between classes, (n, classes)."""
+        """Scores to compare between classes, (n, classes)."""
         raise NotImplementedError
 
     def logits(self, scores: Tensor) -> Tensor:
-        """Scores as the loss wants them."""
+        """Scores scaled for the loss."""
         return scores
 
 

@@ -1,4 +1,4 @@
-"""A backbone and a head: images in, everything a method may look at out."""
+"""A backbone and a head."""
 
 import copy
 from collections.abc import Callable
@@ -7,26 +7,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mrdc.nn.branches import Backbone, Body, body_of, with_body
+from mrdc.nn.branches import Backbone, Body, Branches, body_of, with_body
 from mrdc.nn.heads import Head
-from mrdc.nn.resnet import ResNet
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
 STD = (58.395, 57.12, 57.375)
 
 
-NETWORKS = 256  # with their modes, that a process may compile
+NETWORKS = 256  # compiled networks per process, each mode counting
 Maps = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 class Output(NamedTuple):
-    """What a network says of n images.
+    """The outputs of a network for n images.
 
     Attributes:
-        maps: of the four stages, (n, c, h, w).
+        maps: one per stage, (n, c, h, w).
         features: pooled last map, (n, d), in fp32.
         scores: compared between classes to predict, (n, classes), in fp32.
-        logits: scores as the loss wants them, (n, classes), in fp32.
+        logits: scores scaled for the loss, (n, classes), in fp32.
     """
 
     maps: tuple[Tensor, ...]
@@ -36,13 +35,13 @@ class Output(NamedTuple):
 
 
 def normalised(images: Tensor) -> Tensor:
-    """Images (n, 3, h, w) of 0 to 255, each channel by ImageNet's mean and deviation."""
+    """Normalise images (n, 3, h, w) from 0 to 255 by ImageNet's mean and deviation."""
     mean, std = (images.new_tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (MEAN, STD))
     return (images.float() - mean) / std
 
 
 class Net(nn.Module):
-    """Backbone and head; takes images (n, 3, h, w) of 0 to 255 in any type."""
+    """Backbone and head; takes images (n, 3, h, w) from 0 to 255 of any dtype."""
 
     mean: Tensor
     std: Tensor
@@ -60,13 +59,13 @@ class Net(nn.Module):
         return self.head.classes
 
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Maps of the four stages."""
+        """Maps of the stages."""
         if self.compiled is not None and self.compiles(images):
             return self.compiled[1](images)
         return self._maps(images)
 
     def compiles(self, images: Tensor) -> bool:
-        """Whether compiled code is to be used on these images: under autocast alone."""
+        """Whether to use compiled code for these images: only under autocast."""
         sizes: frozenset[int] = frozenset() if self.compiled is None else self.compiled[0]
         return len(images) in sizes and torch.is_autocast_enabled("cuda")
 
@@ -87,7 +86,7 @@ class Net(nn.Module):
             return Output(maps, features, scores, self.head.logits(scores))
 
     def steady(self, images: Tensor) -> Output:
-        """What it says without learning from it: no gradients, batch norms as in evaluation."""
+        """Outputs without gradients and with batch norms in evaluation mode."""
         norms = [m for m in self.modules() if isinstance(m, nn.BatchNorm2d) and m.training]
         for norm in norms:
             norm.training = False
@@ -99,8 +98,8 @@ class Net(nn.Module):
                 norm.training = True
 
     def with_body(self, body: Body) -> "Net":
-        """A network of another body that says the same; this one is used up."""
-        assert isinstance(self.backbone, ResNet)
+        """A network of another body that computes the same; do not use this one afterwards."""
+        assert not isinstance(self.backbone, Branches)
         return Net(with_body(self.backbone, body), self.head).to(self.mean.device).eval()
 
     @property
@@ -108,22 +107,22 @@ class Net(nn.Module):
         return body_of(self.backbone)
 
     def frozen(self) -> "Net":
-        """A copy that never learns: the teacher of the next phase."""
+        """A frozen copy: the teacher of the next phase."""
         backbone, head = copy.deepcopy(self.backbone), copy.deepcopy(self.head)
         teacher = Net(backbone, head).to(self.mean.device).eval().requires_grad_(False)
         teacher.backbone.fuse()
         return teacher.to(memory_format=torch.channels_last)
 
     def become(self, other: "Net") -> None:
-        """Take over the weights of a network of the same body, in place, and its head."""
+        """Copy the weights of a network of the same body, and take its head."""
         self.backbone.load_state_dict(other.backbone.state_dict())
         self.head = other.head
 
 
 def compiled(net: Net) -> Maps:
-    """The backbone compiled, for `net.compiled`.
+    """Compile the backbone, for `net.compiled`.
 
-    All networks of a process count towards one limit, beyond which nothing more is compiled.
+    All networks of a process count towards one limit, beyond which nothing is compiled.
     """
     limit = torch._dynamo.config.recompile_limit
     torch._dynamo.config.recompile_limit = max(limit, NETWORKS)

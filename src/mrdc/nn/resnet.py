@@ -1,10 +1,10 @@
-"""ResNet-18 as the compared methods use it (He et al., 2016); it is not one network.
+"""ResNet-18 (He et al., 2016), in the variants that the methods use.
 
-    plain   torchvision's: every block ends in a ReLU
-    lucir   the last block has none, so features may be negative
-    pod     the last block of every stage has none, nor does anything between stages
+    plain   as in torchvision: every block ends in a ReLU
+    lucir   the last block has no ReLU, so features may be negative
+    pod     the last block of every stage has no ReLU, nor is there one between stages
 
-All maps that a method may want are returned; there are no hooks.
+The forward pass returns the maps of all stages; there are no hooks.
 """
 
 import copy
@@ -21,10 +21,10 @@ LEVELS = 4
 
 
 class WideConv(nn.Conv2d):
-    """The 7 x 7 convolution of stride 2 that begins a ResNet; on a GPU written as another one.
+    """The first 7 x 7 convolution of stride 2, rewritten on a GPU.
 
-    There, kernels of three channels are slow. Each 2 x 2 pixels become 12 channels of one, so
-    that the same sums are a 4 x 4 convolution of stride 1.
+    Kernels of three channels are slow there. Each 2 x 2 pixels become 12 channels of one pixel,
+    so that the same sums are a 4 x 4 convolution of stride 1.
     """
 
     def __init__(self, out: int):
@@ -35,11 +35,11 @@ class WideConv(nn.Conv2d):
 
 
 def convolved(x: Tensor, conv: nn.Conv2d, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """What a convolution makes of x with these kernels in the place of its own."""
+    """Apply a convolution with other kernels than its own."""
     even = x.shape[2] % 2 == x.shape[3] % 2 == 0
     if isinstance(conv, WideConv) and x.is_cuda and even:
         return blockwise(x, weight, bias)
-    return F.conv2d(x, weight, bias, conv.stride, conv.padding)
+    return F.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups)
 
 
 def blockwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,7 +51,7 @@ def blockwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class ScaledConv(nn.Module):
-    """A convolution whose kernels stay, times multipliers (out, in, 1, 1) that learn."""
+    """A convolution with fixed kernels and learned multipliers (out, in, 1, 1)."""
 
     def __init__(self, conv: nn.Conv2d):
         super().__init__()
@@ -59,7 +59,7 @@ class ScaledConv(nn.Module):
         self.scale = nn.Parameter(torch.ones_like(conv.weight[:, :, :1, :1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return convolved(x, self.conv, self.conv.weight * self.scale)
+        return convolved(x, self.conv, self.conv.weight * self.scale, self.conv.bias)
 
     def plain(self) -> nn.Conv2d:
         """The same as one convolution."""
@@ -69,7 +69,7 @@ class ScaledConv(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut; `relu` says whether a ReLU ends it."""
+    """Two 3 x 3 convolutions and a shortcut, with a final ReLU if `relu`."""
 
     def __init__(self, inp: int, out: int, stride: int, relu: bool):
         super().__init__()
@@ -126,7 +126,7 @@ class ResNet(nn.Module):
         """One of the four stages; the stem belongs to the first."""
         if number == 0:
             x = F.max_pool2d(self.bn1(self.conv1(x)), 3, 2, 1)
-            x = F.relu(x, inplace=True)  # as good as before pooling, on a quarter of the map
+            x = F.relu(x, inplace=True)  # the same as before pooling, on a quarter of the map
         y: Tensor = self.stages[number](x)
         return y
 
@@ -138,7 +138,7 @@ class ResNet(nn.Module):
         return tuple(maps)
 
     def fuse(self) -> None:
-        """Fold batch norms into convolutions, for a network in evaluation mode that stays so."""
+        """Fold batch norms into convolutions; the network must stay in evaluation mode."""
         for module in self.modules():
             if isinstance(module, (Block, ResNet)):
                 _fold(module, "conv1", "bn1")

@@ -1,10 +1,10 @@
 """Choose among measured candidates."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from mrdc._utils.errors import UsageError
 from mrdc.planning.volume import from_log
@@ -14,24 +14,35 @@ Rule = Literal["contiguous", "paper"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A codec and quality, what it would store, and how faithful that is.
+    """A codec and quality: what it would store, and how faithful that is.
 
     Attributes:
-        quantity: images that fit the budget, and `bytes` their bytes.
-        log_volume_ratio: log R_q; nan where it cannot be had.
+        quantity: images that fit the budget.
+        bytes: their size.
+        log_volume_ratio: log R_q; nan if unknown.
         excluded: classes left out of R_q, and why.
+        sampled: classes whose R_q is measured on some of their images.
         feasible: whether the rule allows it.
         verdict: why, in words.
+        per_class: fewest, mean and most images of a class.
+        kept_sources: images stored as their source bytes because encoding does not shrink them.
+        duplicates: exact duplicates found, which are stored once.
+        exact: k-DPP log-probabilities and log Z_q averaged over classes, and L_2.
     """
 
     codec: str
     quality: int | None
     quantity: int
-    bytes: int
-    log_volume_ratio: float
-    excluded: Mapping[str, str]
+    bytes: int = 0
+    log_volume_ratio: float = math.nan
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    sampled: Mapping[str, str] = field(default_factory=dict)
     feasible: bool = False
     verdict: str = ""
+    per_class: tuple[int, float, int] = (0, 0.0, 0)
+    kept_sources: int = 0
+    duplicates: int = 0
+    exact: Mapping[str, float] | None = None
 
     @property
     def volume_ratio(self) -> float:
@@ -41,23 +52,44 @@ class Candidate:
     def __str__(self) -> str:
         return self.codec if self.quality is None else f"{self.codec} {self.quality}"
 
+    def to_json(self) -> dict[str, Any]:
+        fewest, mean, most = self.per_class
+        return {
+            "codec": self.codec,
+            "quality": self.quality,
+            "quantity": self.quantity,
+            "bytes": self.bytes,
+            "volume_ratio": _finite(self.volume_ratio),
+            "log_volume_ratio": _finite(self.log_volume_ratio),
+            "feasible": self.feasible,
+            "verdict": self.verdict,
+            "excluded_classes": dict(self.excluded),
+            "sampled_classes": dict(self.sampled),
+            "per_class": {"fewest": fewest, "mean": mean, "most": most},
+            "kept_sources": self.kept_sources,
+            "duplicates": self.duplicates,
+            **{name: _finite(value) for name, value in (self.exact or {}).items()},
+        }
 
-C = TypeVar("C", bound=Candidate)
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
-def judge(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0.5) -> list[C]:
+def judge(
+    candidates: Sequence[Candidate], rule: Rule = "contiguous", epsilon: float = 0.5
+) -> list[Candidate]:
     """Candidates with `feasible` and `verdict` set, in the order given.
 
-    `contiguous`: from a codec's best quality down, stop before the first
-    failure, since R_q can dip below 1 and come back. `paper`: any that passes.
+    `contiguous` goes down from a codec's best quality and stops before the first failure,
+    because R_q can dip below 1 and come back. `paper` allows any that passes.
     """
     if rule not in ("contiguous", "paper"):
         raise UsageError(f"rule must be 'contiguous' or 'paper', got {rule!r}")
     if not 0 < epsilon < math.inf:
         raise UsageError(f"epsilon must be a number above 0, got {epsilon}")
-    candidates = list(candidates)
-    judged: dict[int, C] = {}
-    ordered = sorted(enumerate(candidates), key=lambda pair: _order(pair[1]))
+    judged: dict[int, Candidate] = {}
+    ordered = sorted(enumerate(candidates), key=lambda pair: _best_first(pair[1]))
     for _, group in groupby(ordered, key=lambda pair: pair[1].codec):
         failed = False
         for index, candidate in group:
@@ -72,29 +104,27 @@ def judge(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0
                 feasible, verdict = False, "a better quality fails"
             else:
                 feasible, verdict = True, "passes"
-            failed |= not feasible and distance >= epsilon  # not where nothing was measured
+            failed |= not feasible and distance >= epsilon  # an unknown R_q is no failure
             judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
     return [judged[index] for index in range(len(candidates))]
 
 
-def _order(candidate: Candidate) -> tuple[str, int]:
+def _best_first(candidate: Candidate) -> tuple[str, int]:
     return candidate.codec, -(candidate.quality or 0)
 
 
-def choose_quality(candidates: Iterable[C], rule: Rule = "contiguous", epsilon: float = 0.5) -> C:
-    """The feasible candidate that stores most images.
+def choose_quality(judged: Sequence[Candidate]) -> int | None:
+    """Index of the feasible candidate that stores most images; None if there is none.
 
-    Where several store the same number (all images fit) the best quality is
-    taken: saving bytes that nobody needs is no reason to distort.
-
-    Raises:
-        UsageError: none is feasible; give `original` as a candidate, which always is.
+    If several store the same number (all images fit), the best quality wins: there is no
+    reason to distort images to save bytes that nobody needs.
     """
-    feasible = [c for c in judge(candidates, rule, epsilon) if c.feasible]
+    feasible = [index for index, candidate in enumerate(judged) if candidate.feasible]
     if not feasible:
-        raise UsageError("no candidate passes; add the codec 'original', whose R_q is 1")
-    most = max(candidate.quantity for candidate in feasible)
-    return min(
-        (candidate for candidate in feasible if candidate.quantity == most),
-        key=lambda c: (-(c.quality or 101), abs(c.log_volume_ratio), c.bytes),
-    )
+        return None
+
+    def worth(index: int) -> tuple[int, int, float, int]:
+        one = judged[index]
+        return (-one.quantity, -(one.quality or 101), abs(one.log_volume_ratio), one.bytes)
+
+    return min(feasible, key=worth)

@@ -1,35 +1,36 @@
 """`pack`: a folder and a budget in, one memory file out."""
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, OutputError
-from mrdc.codec import CODECS
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
-from mrdc.nn.embed import Embedder
-from mrdc.planning.plan import Plan, ranking_for, search
-from mrdc.planning.scan import Progress, Survey, quiet, search_space, survey
+from mrdc.nn.embed import Embedder, as_embedder
+from mrdc.planning.plan import Plan, PlanOptions, as_settings, make_plan
+from mrdc.planning.scan import Scan, check_settings, scan
+from mrdc.planning.search import Progress, compress_all, quiet, search, search_space
 from mrdc.planning.settings import PackSettings
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What `pack` wrote, and the plan behind it where there was a search."""
+    """A written memory file, and the plan behind it if there was a search."""
 
     path: Path
     memory: ReplayMemory
     plan: Plan | None
-    seen: Survey
+    seen: Scan
     seconds: float
 
     @property
     def complete(self) -> int:
-        """How many classes hold all their images, and leave bytes to the others."""
+        """Number of classes that hold all their images and leave bytes to the others."""
         double = self.memory.duplicates()
         photos = enumerate(self.seen.images.photos)
         left = [len(of_class) - double.get(label, 0) for label, of_class in photos]
@@ -38,14 +39,14 @@ class Packed:
 
     @property
     def boxes(self) -> dict[str, int] | None:
-        """Of scenes: how many boxes there are, and how many of them the memory holds."""
+        """For scenes: number of boxes in the source, and in the memory."""
         scenes, boxes = self.seen.images.scenes, self.memory.boxes
         if scenes is None:
             return None
         held = [source for label in self.memory.labels for source in self.memory.sources(label)]
         return scenes.as_json() | {"held": sum(len(boxes[source]) for source in held)}
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         memory = self.memory
         counts = np.bincount(memory.targets)
         return {
@@ -71,41 +72,66 @@ class Packed:
             "duplicates": sum(memory.duplicates().values()),
             "skipped": self.seen.skipped,
             "ignored": self.seen.images.ignored,
-            "plan": self.plan.as_json() if self.plan else None,
+            "plan": self.plan.to_json() if self.plan else None,
             "seconds": round(self.seconds, 3),
         }
 
 
 def pack(
+    photos: str | os.PathLike[str],
+    budget: str | int,
+    output: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    **options: Unpack[PlanOptions],
+) -> Packed:
+    """Choose a quality for a folder of images, and write one memory file.
+
+    Args:
+        output: the memory file; `force` replaces an existing one.
+        options: as for `plan`; with one codec and one quality there is no search.
+
+    Raises:
+        MrdcError: arguments or images that cannot be used; nothing is left behind.
+    """
+    settings = PackSettings(
+        Path(photos), str(budget), output=Path(output), force=force, **as_settings(options)
+    )
+    return run_pack(settings, embedder=as_embedder(options.get("embed", settings.embed)))
+
+
+def run_pack(
     settings: PackSettings, *, progress: Progress = quiet, embedder: Embedder | None = None
 ) -> Packed:
     """Choose a quality (unless only one is allowed) and write the memory file.
 
     Raises:
-        MrdcError: settings or images that cannot be used, or an output that
-            cannot be written; nothing is left behind.
+        MrdcError: settings or images that cannot be used, or an output that cannot be written;
+            nothing is left behind.
     """
     path = settings.output
+    check_settings(settings)
     _check_output(settings)
     space = search_space(settings)
-    with survey(settings, progress, embedder, measuring=len(space) > 1) as seen:
-        if len(space) > 1:
-            found, order = search(seen)
-            codec, quality = CODECS[found.chosen.codec], found.chosen.quality
+    searching = len(space) > 1
+    plan: Plan | None = None
+    with scan(settings, progress, embedder, folder=path.parent, measuring=searching) as seen:
+        if searching:
+            found = search(seen.pool, seen.budget, settings, exact=settings.exact)
+            plan = make_plan(settings, seen, found)
+            assert found.memory is not None
+            memory = found.memory
         else:
-            found, (codec, quality) = None, space[0]
-            order = seen.rank(seen.features)
-            if settings.pairing == "independent":
-                order = ranking_for(seen, codec, quality, order, path.parent).order
-        memory = seen.build(codec, quality, order, path.parent)
-    memory.notes["search"] = _lasting(found) if found else None
-    memory.rebudget(memory.budget)  # should the notes have outgrown the room kept for them
+            whole = compress_all(seen.pool, settings, space[0], seen.pool.rankings())
+            memory = seen.pool.store(seen.budget, space[0], settings.accounting, whole.rankings)
+    memory.notes["search"] = _lasting(plan) if plan else None
+    memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
     memory.save(path)
-    return Packed(path, memory, found, seen, time.perf_counter() - seen.start)
+    return Packed(path, memory, plan, seen, time.perf_counter() - seen.start)
 
 
 def _check_output(settings: PackSettings) -> None:
-    """Refuse, before any work, to replace what is not ours to replace."""
+    """Refuse, before any work, to replace something that is not a memory file."""
     path = settings.output
     if not path.parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}")
@@ -114,14 +140,14 @@ def _check_output(settings: PackSettings) -> None:
     try:
         MemoryFile(path)
     except MemoryFileError:
-        raise OutputError(f"{path}: is there already and is no memory file; name another") from None
+        raise OutputError(f"{path}: exists and is not a memory file; choose another path") from None
     if not settings.force:
-        raise OutputError(f"{path}: exists already; pass --force to replace it")
+        raise OutputError(f"{path}: exists; pass --force to replace it")
 
 
-def _lasting(found: Plan) -> dict[str, Any]:
-    """What a memory file keeps of the search: nothing that differs from run to run."""
+def _lasting(plan: Plan) -> dict[str, Any]:
+    """The part of a plan that a memory file keeps: nothing that changes from run to run."""
     kept = ("codec", "quality", "quantity", "bytes", "log_volume_ratio", "excluded_classes")
-    report = found.as_json()
+    report = plan.to_json()
     table = [{name: row[name] for name in kept} for row in report["candidates"]]
     return {name: report[name] for name in ("rule", "epsilon", "chosen")} | {"candidates": table}

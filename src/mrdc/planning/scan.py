@@ -1,6 +1,5 @@
-"""Look at a folder once: what images there are, what they look like, their ranks."""
+"""Scan a source for `plan` and `pack`: open the images, check them, embed them."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,298 +14,197 @@ from torch import Tensor
 
 from mrdc._utils.errors import DataError, ImageError, UsageError
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec import CODECS, Codec, lookup
-from mrdc.codec.image import decode
 from mrdc.data import open_images
-from mrdc.data.coco import check_sides
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
+from mrdc.data.scenes import check_sides
 from mrdc.memory.budget import Budget, parse_budget
-from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import Embedder, embed, load_embedder
 from mrdc.nn.feature_cache import FeatureCache, open_cache
-from mrdc.planning.selection import SELECTORS, Ranking, random_choice
+from mrdc.planning.search import Pool, Progress, search_space
+from mrdc.planning.selection import SELECTORS, Ranking, random_choice, usual_selector
 from mrdc.planning.settings import PlanSettings
 
-Progress = Callable[[str, int], Callable[[int], None]]
-AUTO = "auto"  # the selector that depends on the images
-NAMED = 5  # unreadable photos that a refusal tells of
-NOTE = " " * 200  # stands in for what a memory file tells of one candidate
+NOTE = " " * 200  # placeholder for the notes on one candidate in a memory file
 
 
-def quiet(stage: str, total: int) -> Callable[[int], None]:
-    """Progress for nobody."""
-    return lambda count: None
+@dataclass(frozen=True)
+class Scan:
+    """A source, ready for a search."""
 
-
-@dataclass
-class Survey:
-    """What is known of a folder before any quality is tried."""
-
-    settings: PlanSettings
-    progress: Progress
-    images: ImageSet
-    fixed_budget: Budget | None = None  # else what the settings say of these images
-    embedder: Embedder | None = None
-    cache: FeatureCache | None = None
-    features: list[Tensor] = field(default_factory=list)  # by class; no columns if not needed
-    skipped: list[str] = field(default_factory=list)
-    notes: dict[str, Any] = field(default_factory=dict)  # for the memory file
-    start: float = field(default_factory=time.perf_counter)
+    pool: Pool
+    budget: Budget
+    select: str
+    skipped: list[str]
+    start: float
 
     @property
-    def budget(self) -> Budget:
-        return self.fixed_budget or parse_budget(self.settings.budget, self.images.original_bytes)
+    def images(self) -> ImageSet:
+        return self.pool.images
 
     @property
     def budget_bytes(self) -> int:
         return self.budget.total_bytes(len(self.images.classes))
 
-    @property
-    def select(self) -> str:
-        """The selector: what the settings say, or herding for classes, a draw for scenes."""
-        if self.settings.select != AUTO:
-            return self.settings.select
-        return "herding" if self.images.scenes is None else "random_choice"
 
-    @property
-    def skip(self) -> Callable[[ImageError], None] | None:
-        """Notes an unreadable image, where the settings let us go on without it."""
-        return self.note if self.settings.skip_bad else None
+@dataclass
+class Bad:
+    """Unreadable images that were skipped."""
 
-    def note(self, error: ImageError) -> None:
-        """Remember an image that cannot be read."""
+    skipped: list[str] = field(default_factory=list)
+
+    def __call__(self, error: ImageError) -> None:
         if str(error) not in self.skipped:
             self.skipped.append(str(error))
 
-    def embed(self, photos: Sequence[Photo], stage: str) -> tuple[Tensor, list[int]]:
-        """Features of the photos that can be read, and which those are."""
-        assert self.embedder is not None
-        return embed(
-            photos,
-            self.embedder,
-            cache=self.cache,
-            threads=self.settings.threads,
-            skip=self.skip,
-            progress=self.progress(stage, len(photos)),
-        )
 
-    def rank(self, features: Sequence[Tensor]) -> list[Ranking]:
-        """Ranked indices of each class."""
-        select = lookup(SELECTORS, self.select, "selector")
-        seed = self.settings.seed
-        return [select(rows, len(rows), (seed, label)) for label, rows in enumerate(features)]
-
-    def build(
-        self,
-        codec: Codec,
-        quality: int | None,
-        rankings: Sequence[Ranking],
-        folder: Path,
-        budget: Budget | None = None,
-    ) -> ReplayMemory:
-        """The memory that a codec and quality give, spooled to an unnamed file in `folder`.
-
-        A budget in bytes bounds the whole memory file, its index included.
-        """
-        limit = budget or self.budget
-        memory = ReplayMemory(
-            limit,
-            codec,
-            quality,
-            accounting=self.settings.accounting,
-            class_names=dict(enumerate(self.images.classes)),
-            whole_file=limit.unit == "bytes",
-            spool=folder,
-        )
-        memory.notes = dict(self.notes)
-        if self.images.scenes is not None:
-            memory.boxes = self.images.scenes.by_id()
-            memory.box_classes = self.images.scenes.classes
-        photos = enumerate(zip(self.images.photos, rankings, strict=True))
-        memory.add(
-            {label: [class_[index] for index in order] for label, (class_, order) in photos},
-            threads=self.settings.threads,
-            skip=self.skip,
-            progress=self.progress(f"encoding {codec.name} {quality or ''}", len(self.images)),
-        )
-        return memory
-
-
-@contextmanager
-def survey(
-    settings: PlanSettings,
-    progress: Progress = quiet,
-    embedder: Embedder | None = None,
-    *,
-    measuring: bool,
-) -> Iterator[Survey]:
-    """Open the images, check them, and embed them where that will be needed.
-
-    Args:
-        measuring: whether R_q will be asked for.
+def check_settings(settings: PlanSettings) -> None:
+    """Refuse invalid settings before any image is read.
 
     Raises:
-        MrdcError: settings or images that cannot be used.
+        UsageError: with the flag and what it takes.
     """
-    lookup({**SELECTORS, AUTO: None}, settings.select, "selector")
-    parse_budget(settings.budget, original_bytes=1.0)  # refuse nonsense before any work
-    seen = Survey(settings, progress, open_images(settings.photos, settings.skip_bad))
-    _check_classes(seen, fewest=2 if measuring else 1)
-    _check_scenes(seen)
-    seen.notes = _notes(seen)
-    select = SELECTORS[seen.select]
-    if not (measuring or select is not random_choice or settings.pairing == "independent"):
-        if settings.skip_bad:
-            _keep(seen, readable(seen))
-        seen.features = [torch.empty(len(photos), 0) for photos in seen.images.photos]
-        yield seen
-        return
-    seen.embedder = embedder or load_embedder(settings.embed, settings.weights)
-    seen.notes["embed"] = settings.embed
-    seen.cache = open_cache(seen.embedder.key) if settings.cache else None
-    try:
-        rows, good = seen.embed(seen.images.all_photos, "embedding originals")
-        _keep(seen, good)
-        seen.features = list(torch.split(rows, [len(photos) for photos in seen.images.photos]))
-        yield seen
-    finally:
-        if seen.cache is not None:
-            seen.cache.close()
-
-
-def _notes(seen: Survey) -> dict[str, Any]:
-    """What a memory file tells of its making, with room for a search."""
-    settings, tried = seen.settings, len(search_space(seen.settings))
-    return {
-        "skipped": seen.skipped,
-        "select": seen.select,
-        "seed": settings.seed,
-        "pairing": settings.pairing,
-        "embed": None,
-        "search": NOTE * (tried + 2) if tried > 1 else None,
-    }
-
-
-def search_space(settings: PlanSettings) -> list[tuple[Codec, int | None]]:
-    """Every codec with every quality, best first.
-
-    Raises:
-        UsageError: an unknown codec, or a quality that it does not have.
-    """
-    if not settings.codec or not settings.quality:
-        raise UsageError("--codec and --quality need at least one value each")
+    search_space(settings)
+    usual_selector(settings.select, scenes=False)
+    parse_budget(settings.budget, original_bytes=1.0)
     if settings.exact and settings.volume == "ridge":
-        raise UsageError("--exact goes with --volume gram: k-DPPs are of plain volumes")
+        raise UsageError("--exact needs --volume gram: k-DPPs are defined by plain volumes")
     if settings.seed < 0:
         raise UsageError(f"--seed must be 0 or more, got {settings.seed}")
     if settings.threads is not None and settings.threads < 1:
         raise UsageError(f"--threads must be 1 or more, got {settings.threads}")
-    space: list[tuple[Codec, int | None]] = []
-    for name in dict.fromkeys(settings.codec):
-        codec = lookup(CODECS, name, "codec")
-        best_first = sorted(set(settings.quality), reverse=True)
-        for quality in best_first if codec.qualities else [None]:
-            codec.check_quality(quality)
-            space.append((codec, quality))
-    return space
 
 
-def _check_classes(seen: Survey, fewest: int) -> None:
-    """Refuse classes with too few images; with skip_bad, note the empty ones."""
-    for name, photos in zip(seen.images.classes, seen.images.photos, strict=True):
-        if len(photos) >= fewest or seen.skip is not None:
-            continue
-        if not photos:
-            raise DataError(
-                f"class {name!r} has no image: add some, remove it, or pass --skip-bad to go "
-                "on without it"
-            )
-        raise DataError(
-            f"class {name!r} has one image ({photos[0].id}), whose volume is 1 at any quality: "
-            "add images, remove it, or pass --skip-bad to keep it and leave it out of R_q"
+@contextmanager
+def scan(
+    settings: PlanSettings,
+    progress: Progress,
+    embedder: Embedder | None,
+    *,
+    folder: Path,
+    measuring: bool,
+) -> Iterator[Scan]:
+    """Open the images, check them, and embed them if needed.
+
+    Args:
+        folder: for unnamed temporary files.
+        measuring: whether R_q will be computed.
+
+    Raises:
+        MrdcError: settings or images that cannot be used.
+    """
+    check_settings(settings)
+    start, bad = time.perf_counter(), Bad()
+    skip = bad if settings.skip_bad else None
+    images = open_images(settings.photos, settings.skip_bad)
+    images = without_empty(images, skip, settings.photos)
+    select = usual_selector(settings.select, images.scenes is not None)
+    needed = measuring or settings.pairing == "independent"
+    needed |= SELECTORS.find(select) is not random_choice
+    if skip and (images.scenes is not None or not needed):
+        images = keep(images, readable(images, settings.threads, bad, progress), skip, settings)
+    if images.scenes is not None:
+        stage = progress("checking sizes", len(images))
+        check_sides(images.scenes, settings.threads, stage)
+    cache: FeatureCache | None = None
+    features: Sequence[Tensor] = [torch.empty(len(photos), 0) for photos in images.photos]
+    embed_photos: Callable[[Sequence[Photo], str], Tensor] = no_embedder
+    try:
+        if needed:
+            network = embedder or load_embedder(settings.embed, settings.weights, settings.device)
+            cache = open_cache(network.key) if settings.cache else None
+            options: dict[str, Any] = {"cache": cache, "threads": settings.threads, "skip": skip}
+
+            def embed_photos(photos: Sequence[Photo], stage: str) -> Tensor:
+                count = progress(stage, len(photos))
+                return embed(photos, network, progress=count, **options)[0]
+
+            count = progress("embedding originals", len(images))
+            rows, good = embed(images.all_photos, network, progress=count, **options)
+            images = keep(images, good, skip, settings)
+            features = torch.split(rows, [len(photos) for photos in images.photos])
+        pool = Pool(
+            images,
+            features,
+            embed_photos,
+            lambda rows: rank(select, rows, settings.seed),
+            notes=_notes(settings, select, bad.skipped, needed),
+            threads=settings.threads,
+            skip=skip,
+            progress=progress,
+            folder=folder,
         )
-    _drop_empty(seen)
+        budget = parse_budget(settings.budget, images.original_bytes)
+        yield Scan(pool, budget, select, bad.skipped, start)
+    finally:
+        if cache is not None:
+            cache.close()
 
 
-def _check_scenes(seen: Survey) -> None:
-    """Refuse scenes whose boxes would be elsewhere; with skip_bad, of those that can be read."""
-    if seen.images.scenes is None:
-        return
-    if seen.settings.skip_bad:
-        _keep(seen, readable(seen))
-    progress = seen.progress("checking sizes", len(seen.images))
-    check_sides(seen.images.scenes, seen.settings.threads, progress)
+def no_embedder(photos: Sequence[Photo], stage: str) -> Tensor:
+    raise AssertionError("nothing is embedded for a fixed quality and a random choice")
 
 
-def readable(seen: Survey) -> list[int]:
-    """Which photos can be decoded; the others are noted."""
+def rank(select: str, features: Sequence[Tensor], seed: int) -> list[Ranking]:
+    """Ranked indices by class."""
+    selector = SELECTORS.find(select)
+    return [selector(rows, len(rows), (seed, label)) for label, rows in enumerate(features)]
+
+
+def _notes(
+    settings: PlanSettings, select: str, skipped: list[str], embedded: bool
+) -> dict[str, Any]:
+    """Notes for the memory file, with room for the result of a search."""
+    tried = len(search_space(settings))
+    return {
+        "skipped": skipped,
+        "select": select,
+        "seed": settings.seed,
+        "pairing": settings.pairing,
+        "embed": settings.embed if embedded else None,
+        "search": NOTE * (tried + 2) if tried > 1 else None,
+    }
+
+
+def readable(images: ImageSet, threads: int | None, bad: Bad, progress: Progress) -> list[int]:
+    """Indices of the photos that can be decoded; the others are noted in `bad`."""
+
+    def look(photo: Photo) -> ImageError | None:
+        try:
+            photo.pixels()
+        except ImageError as error:
+            return error
+        return None
+
     good = []
-    photos = seen.images.all_photos
-    progress = seen.progress("checking", len(photos))
-    with workers(seen.settings.threads) as pool:
-        for index, (_, found) in enumerate(ordered(pool, look, photos)):
-            progress(1)
-            if isinstance(found, ImageError):
-                seen.note(found)
-            else:
+    count = progress("checking", len(images))
+    with workers(threads) as pool:
+        for index, (_, error) in enumerate(ordered(pool, look, images.all_photos)):
+            count(1)
+            if error is None:
                 good.append(index)
+            else:
+                bad(error)
     return good
 
 
-def check_photos(
-    train: Sequence[Photo],
-    test: Sequence[Photo],
-    threads: int | None,
-    listener: Callable[[str, dict[str, Any]], None] = lambda kind, fields: None,
-) -> list[str]:
-    """Refuse photos that cannot be read, before work that would stop at the first of them.
-
-    Args:
-        listener: told after every photo how many are checked.
-
-    Returns:
-        Test photos that are training photos, too, byte for byte.
+def without_empty(images: ImageSet, skip: Bad | None, where: Path) -> ImageSet:
+    """Drop classes without images.
 
     Raises:
-        ImageError: about a few of them, and how many more there are.
+        DataError: there is one and `skip` is not given, or nothing is left.
     """
-    sides = (("training", train), ("test", test))  # may have files of one name
-    photos = [p._replace(id=f"{side} image {p.id}") for side, of in sides for p in of]
-    found = []
-    with workers(threads) as pool:
-        for _, result in ordered(pool, look, photos):
-            found.append(result)
-            listener("check", {"images": len(found), "of": len(photos)})
-    errors = [str(result) for result in found if isinstance(result, ImageError)]
-    if errors:
-        more = [f"and {len(errors) - NAMED:,} more"] if len(errors) > NAMED else []
-        raise ImageError("; ".join([*errors[:NAMED], *more]))
-    learned = set(found[: len(train)])
-    return [p.id for p, result in zip(test, found[len(train) :], strict=True) if result in learned]
-
-
-def look(photo: Photo) -> bytes | ImageError:
-    """A digest of what a photo holds, or why it cannot be read."""
-    try:
-        data = photo.load()
-        if isinstance(data, bytes):
-            decode(data, photo.id)
-    except ImageError as error:
-        return error
-    return hashlib.sha256(data if isinstance(data, bytes) else data.tobytes()).digest()
-
-
-def _drop_empty(seen: Survey) -> None:
-    """Leave classes without images out of the set, and note them."""
-    images = seen.images
     full = [bool(photos) for photos in images.photos]
     for name, any_left in zip(images.classes, full, strict=True):
-        if not any_left:
-            seen.skipped.append(f"class {name!r}: no readable image")
+        if not any_left and skip is None:
+            raise DataError(
+                f"class {name!r} has no image: add some, remove it, or pass --skip-bad to skip it"
+            )
+        if not any_left and skip is not None:
+            skip.skipped.append(f"class {name!r}: no readable image")
     if not any(full):
-        raise DataError(f"{seen.settings.photos}: no readable image in any class")
-    seen.images = replace(
+        raise DataError(f"{where}: no readable image in any class")
+    return replace(
         images,
         classes=tuple(compress(images.classes, full)),
         photos=tuple(compress(images.photos, full)),
@@ -314,15 +212,16 @@ def _drop_empty(seen: Survey) -> None:
     )
 
 
-def _keep(seen: Survey, good: list[int]) -> None:
-    """Leave all but these photos out of the set."""
-    images = seen.images
+def keep(
+    images: ImageSet, good: Sequence[int], skip: Bad | None, settings: PlanSettings
+) -> ImageSet:
+    """Drop all photos but these, and classes that have none left."""
     ends = np.cumsum([len(photos) for photos in images.photos])[:-1]
     masks = np.split(np.isin(np.arange(len(images)), good), ends)
-    seen.images = replace(
+    kept = replace(
         images,
         photos=tuple(list(compress(p, m)) for p, m in zip(images.photos, masks, strict=True)),
         sizes=tuple(list(compress(s, m)) for s, m in zip(images.sizes, masks, strict=True)),
         scenes=None if images.scenes is None else images.scenes.pick(good),
     )
-    _drop_empty(seen)
+    return without_empty(kept, skip, settings.photos)

@@ -1,7 +1,7 @@
-"""Which images represent a class: features (n, d) and a count to ranked indices.
+"""Selectors: features (n, d) and a count to ranked indices of the images to keep.
 
-Each selector returns `min(count, n)` distinct indices, best first, and a
-shorter answer is the beginning of a longer one.
+Each returns `min(count, n)` distinct indices, best first; a shorter result is a prefix of a
+longer one.
 """
 
 import itertools
@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from mrdc._utils.registry import Registry, lookup
 
 Ranking = NDArray[np.intp]
 Seed = int | Sequence[int]
@@ -106,10 +108,28 @@ def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     return np.array(ranking, dtype=np.intp)
 
 
-SELECTORS: dict[str, Selector] = {
-    "herding": herding,
-    "herding_noreplace": herding_noreplace,
-    "nearest_mean": nearest_mean,
-    "random_choice": random_choice,
-    "dpp_greedy": dpp_greedy,
-}
+SELECTORS: Registry[Selector] = Registry(
+    "selector",
+    "selectors",
+    {
+        "herding": herding,
+        "herding_noreplace": herding_noreplace,
+        "nearest_mean": nearest_mean,
+        "random_choice": random_choice,
+        "dpp_greedy": dpp_greedy,
+    },
+)
+
+
+def usual_selector(name: str, scenes: bool) -> str:
+    """The selector a name stands for; "auto" depends on what is selected.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    if name == "auto":
+        return "random_choice" if scenes else "herding"
+    if name not in SELECTORS:
+        SELECTORS.discover()
+    lookup({**SELECTORS, "auto": None}, name, SELECTORS.what)
+    return name

@@ -1,13 +1,11 @@
-"""Which compression quality: volumes of features and their ratio (Sec. 4).
+"""R_q: the volume that features span after compression, over the volume before (Sec. 4).
 
-R_q = Vol(compressed) / Vol(original), where the volume is that of the
-parallelotope spanned by unit feature rows. The quality chosen is the one that
-buys most images while |R_q - 1| < epsilon.
+The volume is that of the parallelotope spanned by the feature rows, scaled to length 1.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -48,8 +46,7 @@ def log_volume(features: Tensor, volume: Volume = "gram") -> float:
     if n > d:
         raise VolumeError(
             f"features has {n} rows in {d} dimensions, so its volume is zero; pass at most {d} "
-            "rows, or use the volume 'ridge' (--volume, of runs --memory.volume), which is not "
-            "the paper's"
+            "rows, or use volume='ridge', which is not the paper's"
         )
     eigenvalues = torch.linalg.eigvalsh(kernel)
     if eigenvalues[0] < SINGULAR:
@@ -75,15 +72,17 @@ class PhaseRatio:
         log: mean over classes of log Vol(compressed) - log Vol(original).
         by_class: the same for each class in that mean.
         excluded: classes left out, and why.
+        sampled: classes measured on a sample of their images, and how many.
     """
 
-    log: float
-    by_class: dict[str, float]
-    excluded: dict[str, str]
+    log: float = 0.0
+    by_class: Mapping[str, float] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    sampled: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
-        """R_q: the geometric mean of the classes' ratios."""
+        """R_q: the geometric mean of the ratios of the classes."""
         return from_log(self.log)
 
 
@@ -92,23 +91,30 @@ def phase_ratio(
 ) -> PhaseRatio:
     """R_q of a phase, from (original, compressed) features of each class.
 
-    A class whose volume is zero, or that has one image (its volume is 1 at
-    any quality), says nothing about quality: it is left out and named.
+    A class with zero volume, or with one image (whose volume is 1 at any quality), says
+    nothing about quality: it is left out and named. The volume of more rows than dimensions
+    is zero, so such a class is measured on a seeded sample of half as many rows as dimensions.
     """
     by_class: dict[str, float] = {}
     excluded: dict[str, str] = {}
-    for name, (original, compressed) in features.items():
-        logs = [log_volume(rows, volume) for rows in (original, compressed)]
-        if len(original) < 2:
+    sampled: dict[str, str] = {}
+    for name, pair in features.items():
+        n, d = pair[0].shape
+        if volume == "gram" and n > d >= 4:
+            rows = torch.from_numpy(np.random.default_rng(0).permutation(n)[: d // 2])
+            pair = pair[0][rows], pair[1][rows]
+            sampled[name] = f"R_q measured on {d // 2:,} of {n:,} images ({d:,} dimensions)"
+        original, compressed = (log_volume(rows, volume) for rows in pair)
+        if n < 2:
             excluded[name] = "one image"
-        elif math.isinf(logs[0]):
+        elif math.isinf(original):
             excluded[name] = "originals that look the same to the embedding"
-        elif math.isinf(logs[1]):
+        elif math.isinf(compressed):
             excluded[name] = "images that look the same once compressed"
         else:
-            by_class[name] = logs[1] - logs[0]
+            by_class[name] = compressed - original
     mean = sum(by_class.values()) / len(by_class) if by_class else math.nan
-    return PhaseRatio(mean, by_class, excluded)
+    return PhaseRatio(mean, by_class, excluded, sampled)
 
 
 # The exact k-DPP that the paper sets aside as too expensive
@@ -151,6 +157,3 @@ def log_partition_ratio(original: Tensor, compressed: Tensor, k: int) -> float:
     paper's second goal is L_2 = |R_q^2 Z_q - 1|.
     """
     return log_normaliser(original, k) - log_normaliser(compressed, k)
-
-
-# The choice

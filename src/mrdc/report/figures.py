@@ -1,66 +1,78 @@
-"""Figures as SVG text: one style, colour-blind safe, told apart in grey by dashes and marks."""
+"""Figures as SVG text: one style, safe for colour-blind readers and in grey."""
 
 import io
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.transforms import Bbox
+from numpy.typing import ArrayLike
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#000000")
 DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10.0, "axes.grid": True,
-    "grid.color": "#dddddd", "grid.linewidth": 0.6, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
-    "axes.titlesize": 10.5, "lines.linewidth": 1.8, "lines.markersize": 5.0,
-    "text.parse_math": False,  # a name may have dollars
-}  # fmt: skip
-Table = list[list[object]]
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10.0,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.0,
+    "text.parse_math": False,  # names may contain dollar signs
+}
+Table = list[list[Any]]
 
 
 @dataclass
 class Figure:
-    """A finished figure.
+    """A figure and the data it shows.
 
     Attributes:
-        name: of its files, and on the page.
-        alt: what it shows, for those who cannot see it.
-        data: what was drawn, a header row first.
+        alt: description for people who cannot see it.
+        data: the plotted values, with a header row.
+        small: whether two fit side by side.
+        file: path of its SVG and CSV, without the suffix.
     """
 
-    name: str
     title: str
     alt: str
+    data: Table
     svg: str = ""
-    data: Table = field(default_factory=list)
-    small: bool = False  # two fit beside each other
-    file: str = ""  # where its SVG and CSV lie, without their endings
+    small: bool = False
+    file: str = ""
 
 
 @contextmanager
 def drawn(
     figure: Figure, columns: int = 1, size: tuple[float, float] = (7.2, 3.6)
 ) -> Iterator[Any]:
-    """Axes to draw on (several, with more columns); the figure has its SVG afterwards."""
+    """Axes to draw on (an array of them with more columns); sets the figure's SVG on exit."""
     figure.small = size[0] < 5
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure.name}):
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure.title + figure.alt}):
         canvas = Canvas(figsize=size, layout="constrained")
-        axes = canvas.subplots(1, columns)
-        yield axes
+        yield canvas.subplots(1, columns)
         figure.svg = as_svg(canvas)
 
 
 def as_svg(canvas: Canvas) -> str:
-    """SVG to put into a page: no header, no date, no names that another figure may have, too."""
+    """SVG to embed in a page: no header, no date, and no unused ids."""
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = buffer.getvalue()
@@ -72,38 +84,72 @@ def as_svg(canvas: Canvas) -> str:
     ).strip()
 
 
-def line(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], label: str) -> None:
-    """One of several lines, told apart by colour, dashes and marks."""
+def line(
+    axes: Axes,
+    number: int,
+    x: ArrayLike,
+    y: ArrayLike,
+    label: str,
+    spread: Sequence[float] | None = None,
+) -> None:
+    """Draw one of several lines, with error bars if there is a spread."""
     n = number % len(COLOURS)
-    shown = in_legend(label)
-    axes.plot(x, y, color=COLOURS[n], linestyle=DASHES[n], marker=MARKS[n], label=shown)
+    style = {"color": COLOURS[n], "linestyle": DASHES[n], "marker": MARKS[n]}
+    bars = spread if spread is not None and any(spread) else None
+    axes.errorbar(x, y, bars, label=wrapped(label), capsize=3, elinewidth=1, **style)  # type: ignore[arg-type]
 
 
-def in_legend(name: str) -> str:
-    """A name of any letters, as a legend takes it: one that begins with _ would be left out."""
-    text = textwrap.fill(name.encode("utf-8", "replace").decode(), 36) or " "
+def wrapped(name: str, width: int = 36) -> str:
+    """Any name as matplotlib can show it, in lines; a leading _ would hide it in a legend."""
+    text = textwrap.fill(name.encode("utf-8", "replace").decode(), width) or " "
     return f" {text}" if text.startswith("_") else text
 
 
+def short(name: str, most: int = 16) -> str:
+    """A name for a tick, cut in the middle if it is long."""
+    half = most // 2
+    return wrapped(name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}")
+
+
 def legend(axes: Axes, lines: int, below: bool = False) -> None:
-    """Beside the axes, or below, where there are many."""
+    """Put the legend into the axes, beside them if it is long, or below."""
     if below:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8.5)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
     elif lines > 4:
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     elif lines > 1:
-        axes.legend(fontsize=9)
+        axes.legend()
 
 
-def whole_numbers(*sides: Axis) -> None:
-    """No ticks between the numbers of phases, tasks or classes."""
-    for side in sides:
-        side.set_major_locator(MaxNLocator(integer=True))
+def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Label each point where the text covers the fewest other labels and points; call last."""
+    canvas = axes.get_figure()
+    assert isinstance(canvas, Canvas)
+    canvas.draw_without_rendering()
+    places = axes.transData.transform([point[:2] for point in points]) * 72 / canvas.dpi
+    between = [np.linspace(*ends, 12) for ends in pairwise(places)]  # along the line
+    taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in np.concatenate([places, *between])]
+    for (x, y, text), (left, low) in zip(points, places, strict=True):
+        width, height = 5.5 * len(text), 9.0
+        sides = [(5.0, 5.0), (5.0, -5.0 - height), (-5.0 - width, 5.0), (-5.0 - width, -14.0)]
+        sides += [(-width / 2, 8.0), (-width / 2, -17.0), (8.0, -4.0), (-8.0 - width, -4.0)]
+        boxes = [Bbox.from_bounds(left + dx, low + dy, width, height) for dx, dy in sides]
+        best = min(range(len(sides)), key=lambda n: boxes[n].count_overlaps(taken))
+        taken.append(boxes[best])
+        axes.annotate(text, (x, y), sides[best], textcoords="offset points", fontsize=8.5)
 
 
-def log_scale(axes: Axes) -> None:
-    """Of y, with its numbers in full."""
-    axes.set_yscale("log")
+def passing_band(axes: Axes, epsilon: float) -> None:
+    """Shade the values of R_q that pass, on a logarithmic axis with numbers in full."""
+    label = f"|R_q - 1| < {epsilon:g}"
+    axes.axhspan(max(1 - epsilon, 1e-3), 1 + epsilon, color="#999999", alpha=0.2, lw=0, label=label)
+    axes.set(ylabel="R_q", yscale="log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def whole_numbers(*sides: Axis) -> None:
+    """Put ticks at whole numbers only."""
+    for side in sides:
+        side.set_major_locator(MaxNLocator(integer=True))

@@ -1,8 +1,8 @@
-"""One self-contained page from run folders; every figure also as SVG and CSV beside it."""
+"""One self-contained page from run folders, with each figure also as SVG and CSV beside it."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,13 +12,26 @@ from mrdc import __version__
 from mrdc._utils.errors import OutputError, UsageError
 from mrdc._utils.files import output_errors, whole_file
 from mrdc._utils.registry import lookup
+from mrdc.report import costs, curves, tables
 from mrdc.report.contents import contents
 from mrdc.report.figures import Figure
+from mrdc.report.lead import lead_text
 from mrdc.report.parts import Grid, Section
-from mrdc.report.runs import Run, find_runs
-from mrdc.report.sections import SECTIONS
+from mrdc.report.runs import RunRecord, find_runs
 
-NAMES = (*SECTIONS, "memory", "t-sne")
+SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
+    "runs": tables.what_was_run,
+    "table": tables.compared,
+    "accuracy": curves.accuracy,
+    "budget": tables.budgets,
+    "trade-off": curves.trade_off,
+    "volume-ratio": curves.volume_ratios,
+    "detection": tables.detection,
+    "confusion": costs.confusion,
+    "time": costs.times,
+}
+CONTENTS = ("memory", "t-sne")
+NAMES = (*SECTIONS, *CONTENTS)
 
 
 def write_report(
@@ -28,35 +41,40 @@ def write_report(
     title: str | None = None,
     question: str | None = None,
     paper: Sequence[Sequence[object]] = (),
-    sections: Sequence[str] | None = None,
-) -> list[Run]:
-    """Write a page about run folders; the runs that it is about.
+    sections: Sequence[str] = NAMES,
+) -> list[RunRecord]:
+    """Write a page about run folders and return their runs.
 
     Args:
-        paper: a table to put beside ours, its header first.
-        sections: names of the parts to show; all by default.
+        paper: a table of published numbers, with a header row.
+        sections: names of the sections to show, in order.
 
     Raises:
-        DataError: no run there.
-        OutputError: the page cannot be written, or would replace something else.
+        DataError: no run found.
+        OutputError: the page cannot be written, or would replace another file.
     """
-    wanted = NAMES if sections is None else tuple(sections)
-    for name in wanted:
+    for name in sections:
         lookup(dict.fromkeys(NAMES), name, "section")
     runs = find_runs(sources)
-    found = [run for run in runs if run.phases]
-    made = [SECTIONS[name](runs) for name in wanted if name in SECTIONS]
-    parts = [part for part in made if part is not None]
-    parts += [part for part in contents(found) if part.name in wanted]
+    begun = [run for run in runs if run.phases]
+    made = {
+        name: SECTIONS[name](runs if name == "runs" else begun)
+        for name in sections
+        if name in SECTIONS
+    }
+    if set(CONTENTS) & set(sections):
+        made |= {section.name: section for section in contents(begun)}
+    parts = [made[name] for name in sections if name in made and made[name].parts]
     if paper:
         place = 1 + max((i for i, part in enumerate(parts) if part.name == "table"), default=0)
-        parts.insert(place, Section("paper", "The paper's figures", [Grid(_rows(paper))]))
-    write_page(output, title or usual_title(runs), parts, question)
+        grid = Grid([list(row) for row in paper])
+        parts.insert(place, Section("paper", "The paper's numbers", [grid]))
+    write_page(output, title or usual_title(runs), parts, lead_text(runs), question)
     return runs
 
 
-def usual_title(runs: Sequence[Run]) -> str:
-    """Data and methods."""
+def usual_title(runs: Sequence[RunRecord]) -> str:
+    """Names of the runs and their data."""
     data = " and ".join(dict.fromkeys(run.data for run in runs))
     names = list(dict.fromkeys(run.name for run in runs))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -64,33 +82,36 @@ def usual_title(runs: Sequence[Run]) -> str:
 
 
 def write_page(
-    output: Path, title: str, sections: Sequence[Section], question: str | None = None
+    output: Path,
+    title: str,
+    sections: Sequence[Section],
+    lead: str,
+    question: str | None = None,
 ) -> None:
     """Write the page, and its figures into a folder beside it.
 
     Raises:
-        OutputError: it cannot be written, or something else is there.
+        OutputError: the page cannot be written, or would replace another file.
     """
     check_output(output)
     folder = output.with_name(f"{output.stem}-figures")
     with output_errors(folder):
         for section in sections:
-            for part in section.parts:
-                if isinstance(part, Figure):
-                    folder.mkdir(exist_ok=True)
-                    part.file = f"{folder.name}/{_save(folder, section, part)}"
-    template = Environment(autoescape=True).from_string(
-        files("mrdc.report").joinpath("page.html").read_text()
-    )
-    page = template.render(
-        title=title, question=question, sections=sections, made=f"Made by mrdc {__version__}."
-    )
+            figures = [part for part in section.parts if isinstance(part, Figure)]
+            for number, figure in enumerate(figures, 1):
+                folder.mkdir(exist_ok=True)
+                figure.file = f"{folder.name}/{section.name}-{number}"
+                _save(folder / f"{section.name}-{number}", figure)
+    text = files("mrdc.report").joinpath("page.html").read_text()
+    page = Environment(autoescape=True).from_string(text)
+    made = f"Made by mrdc {__version__}."
+    shown = page.render(title=title, lead=lead, question=question, sections=sections, made=made)
     with whole_file(output) as file:
-        file.write(page.encode(errors="replace"))
+        file.write(shown.encode(errors="replace"))
 
 
 def check_output(output: Path) -> None:
-    """Refuse to replace what is no page of ours.
+    """Refuse to replace a file that is not a page of ours.
 
     Raises:
         OutputError, UsageError: with the reason.
@@ -100,21 +121,13 @@ def check_output(output: Path) -> None:
     if not output.parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
     if output.is_dir() or (output.exists() and b"Made by mrdc" not in output.read_bytes()):
-        raise OutputError(f"{output}: is there already and is no page of mrdc; name another")
+        raise OutputError(f"{output}: exists and is not a page of mrdc; choose another path")
 
 
-def _save(folder: Path, section: Section, figure: Figure) -> str:
-    """Its SVG and its data; the name that both have."""
-    number = 1 + [part for part in section.parts if isinstance(part, Figure)].index(figure)
-    name = f"{section.name}-{number}"
-    with whole_file(folder / f"{name}.svg") as file:
-        file.write(figure.svg.encode(errors="replace"))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(figure.data)
-    with whole_file(folder / f"{name}.csv") as file:
-        file.write(text.getvalue().encode(errors="replace"))
-    return name
-
-
-def _rows(table: Sequence[Sequence[object]]) -> list[list[object]]:
-    return [list(row) for row in table]
+def _save(path: Path, figure: Figure) -> None:
+    """Save a figure as SVG and its data as CSV."""
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(figure.data)
+    for suffix, text in ((".svg", figure.svg), (".csv", table.getvalue())):
+        with whole_file(path.with_name(path.name + suffix)) as file:
+            file.write(text.encode(errors="replace"))

@@ -1,26 +1,32 @@
-"""What a page is made of."""
+"""Parts of a page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from mrdc.report.figures import Figure, Table
 
 
 @dataclass
 class Grid:
-    """A table that readers can sort."""
+    """A table that readers can sort; the first row is the header. Empty columns are dropped."""
 
-    rows: Table  # the first is the header
+    rows: Table
     caption: str = ""
 
     def __post_init__(self) -> None:
-        """Columns in which nobody has anything are left out."""
         columns = list(zip(*self.rows, strict=True))
         kept = [column for column in columns if any(cell not in ("", None) for cell in column[1:])]
         self.rows = [list(row) for row in zip(*kept, strict=True)]
 
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]], caption: str = "") -> Self:
+        """A table of rows that all have the same columns."""
+        return cls([list(rows[0]), *(list(row.values()) for row in rows)], caption)
+
     @property
     def numbers(self) -> list[bool]:
-        """Which columns hold numbers, and stand to the right."""
+        """Columns that hold numbers, which are aligned to the right."""
         return [
             all(str(cell)[:1] in "0123456789-+" for cell in column if cell not in ("", None))
             for column in zip(*self.rows[1:], strict=True)
@@ -29,7 +35,7 @@ class Grid:
 
 @dataclass
 class Strip:
-    """Images beside each other: (data address, caption) each, under a heading."""
+    """A row of images under a heading: (data address, caption) each."""
 
     heading: str
     images: list[tuple[str, str]]
@@ -37,7 +43,7 @@ class Strip:
 
 @dataclass
 class Section:
-    """A part of the page."""
+    """A section of the page; left out if it has no parts."""
 
     name: str
     title: str

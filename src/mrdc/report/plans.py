@@ -1,4 +1,4 @@
-"""The small page that `plan --report` and `pack --report` write."""
+"""The page that `plan --report` and `pack --report` write."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -10,73 +10,75 @@ from mrdc.data import open_images
 from mrdc.nn.embed import load_embedder
 from mrdc.planning.plan import Plan
 from mrdc.report.contents import SHOWN, at_qualities
-from mrdc.report.figures import COLOURS, Figure, Table, drawn, legend, line, log_scale
+from mrdc.report.figures import Figure, drawn, label_points, legend, line, passing_band
 from mrdc.report.page import write_page
 from mrdc.report.parts import Grid, Section, Strip
 
 
 def write_plan(plan: Plan, output: Path) -> None:
-    """A page about a plan.
+    """Write a page about a plan.
 
     Raises:
-        OutputError: it cannot be written, or would replace something else.
+        OutputError: the page cannot be written, or would replace another file.
     """
-    data = Path(plan.settings.photos).name
-    sections = [choice(plan), curve(plan), images(plan)]
-    write_page(output, f"{data} in {plan.budget}", sections, plan.sentence())
+    title = f"{Path(plan.settings.photos).name} in {plan.budget}"
+    write_page(output, title, [choice(plan), curve(plan), images(plan)], plan.sentence())
 
 
 def choice(plan: Plan) -> Section:
-    """Every candidate in a table."""
-    exact = any(candidate.exact for candidate in plan.candidates)
-    rows: Table = [["candidate", "images", "bytes", "R_q", "verdict",
-                    *(["log Z_q", "L_2"] if exact else [])]]  # fmt: skip
-    for c in plan.candidates:
-        known = c.exact or {}
-        more = [f"{known[key]:.3f}" if key in known else "" for key in ("log_z", "l2")]
-        rows.append([str(c), f"{c.quantity:,}", f"{c.bytes:,}", f"{c.volume_ratio:.3f}",
-                     c.verdict, *(more if exact else [])])  # fmt: skip
-    told = (f"{plan.images:,} images of {plan.classes:,} classes; the budget is "
-            f"{plan.budget_bytes:,} bytes ({size(plan.budget_bytes)}).")  # fmt: skip
-    return Section("choice", "The choice", [told, Grid(rows)])
+    """A table of all candidates."""
+    rows = []
+    for candidate in plan.candidates:
+        exact = candidate.exact or {}
+        rows.append(
+            {
+                "candidate": str(candidate),
+                "verdict": candidate.verdict,
+                "R_q": f"{candidate.volume_ratio:.3f}",
+                "images": f"{candidate.quantity:,}",
+                "bytes": f"{candidate.bytes:,}",
+                "log Z_q": f"{exact['log_z']:.3f}" if exact else "",
+                "L_2": f"{exact['l2']:.3f}" if exact else "",
+            }
+        )
+    budget = f"{plan.budget_bytes:,} bytes ({size(plan.budget_bytes)})"
+    what = f"{plan.images:,} images of {plan.classes:,} classes; the budget is {budget}."
+    return Section("choice", "The choice", [what, Grid.of(rows)])
 
 
 def curve(plan: Plan) -> Section:
     """R_q against the number of images that fit."""
-    epsilon = plan.settings.epsilon
     figure = Figure(
-        "plan", "R_q against the images that fit; the ring is the choice",
+        "R_q against the images that fit; the ring marks the choice",
         "R_q of each candidate by the number of images it would hold",
-        data=[["candidate", "images", "R_q"]],
-    )  # fmt: skip
+        [["candidate", "images", "R_q"]],
+    )
+    known = [c for c in plan.candidates if c.volume_ratio > 0]
+    figure.data += [[str(c), c.quantity, c.volume_ratio] for c in known]
+    codecs = list(dict.fromkeys(c.codec for c in known))
     with drawn(figure) as axes:
-        axes.axhspan(max(1 - epsilon, 1e-3), 1 + epsilon, color="#999999", alpha=0.2, lw=0,
-                     label=f"|R_q - 1| < {epsilon:g}")  # fmt: skip
-        codecs = list(dict.fromkeys(c.codec for c in plan.candidates))
+        passing_band(axes, plan.settings.epsilon)
         for number, codec in enumerate(codecs):
-            points = [c for c in plan.candidates if c.codec == codec and c.volume_ratio > 0]
+            points = [c for c in known if c.codec == codec]
             x, y = [c.quantity for c in points], [c.volume_ratio for c in points]
             line(axes, number, x, y, codec)
-            for c in points:
-                where = (c.quantity, c.volume_ratio)
-                label = "original" if c.quality is None else str(c.quality)
-                axes.annotate(label, where, textcoords="offset points", xytext=(5, 5), fontsize=8.5)
-                figure.data.append([str(c), *where])
-                if (c.codec, c.quality) == (plan.chosen.codec, plan.chosen.quality):
-                    axes.plot(*where, "o", ms=14, mfc="none", mec=COLOURS[7], mew=1.6)
-        axes.set(xlabel="images that fit the budget", ylabel="R_q")
-        log_scale(axes)
+        ring = plan.chosen.quantity, plan.chosen.volume_ratio
+        axes.plot(*ring, "o", ms=14, mfc="none", mec="black", mew=1.6)
+        axes.set(xlabel="images that fit the budget (labels: quality)")
+        axes.margins(x=0.1, y=0.1)
         legend(axes, len(codecs) + 1)
+        names = [(c.quantity, c.volume_ratio, str(c.quality or c.codec)) for c in known]
+        label_points(axes, names)
     return Section("curve", "Quality against quantity", [figure])
 
 
 def images(plan: Plan) -> Section:
-    """A few images at every candidate."""
+    """A few images at each candidate quality."""
     section = Section("images", "What the images look like")
     pairs = [(CODECS[c.codec], c.quality) for c in plan.candidates if c.quality is not None]
     embedder = load_embedder(plan.settings.embed, plan.settings.weights)
     photos = open_images(plan.settings.photos, plan.settings.skip_bad).all_photos
     for photo in photos[:: max(1, len(photos) // SHOWN)][:SHOWN]:
-        with suppress(ImageError):  # of those that the plan has skipped
+        with suppress(ImageError):  # one that the plan has skipped
             section.parts.append(Strip(photo.id, at_qualities(photo, pairs, embedder)))
     return section

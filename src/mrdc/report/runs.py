@@ -1,47 +1,51 @@
-"""Run folders, as far as a page needs them: finished, still going, or damaged."""
+"""Run folders as a page needs them: finished, still running, or damaged."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from mrdc._utils.errors import DataError
+from mrdc._utils.errors import DataError, MrdcError
 from mrdc.experiments.folder import CONFIG, RESULTS, flat
+from mrdc.memory.budget import parse_budget
+from mrdc.training.results import PhaseResult, RunResult
 
 Json = dict[str, Any]
-PHASE = ("accuracy", "quality", "memory", "candidates", "trained_images", "seconds", "parts")
+UNKNOWN: Json = {"data": "?", "method": "?", "phases": 0, "seed": 0, "memory": {}}
+USUAL = {"codec": ("jpeg",), "select": ("herding", "random_choice"), "accounting": ("packed",)}
+NO_RUN = "give folders written by `mrdc run`, `sweep` or `study`"
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """One run folder.
 
     Attributes:
-        settings: what decided its numbers.
-        about: commit, hardware and versions.
-        phases: what was measured after each phase that is finished.
-        result: the last line of a finished run; None while it is going.
+        settings: the settings that determine its numbers.
+        about: name, commit, hardware and versions.
+        phases: the finished phases.
+        result: None while the run is unfinished.
         problems: what could not be read.
     """
 
     path: Path
     settings: Json
     about: Json
-    phases: list[Json]
-    result: Json | None
+    phases: list[PhaseResult]
+    result: RunResult | None
     problems: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """The recipe or preset; the method where folders of old versions have not kept it."""
-        found = (self.result or self.about).get("name")
-        return str(found or self.settings.get("method", "?"))
+        """The recipe or preset."""
+        return str((self.result.name if self.result else self.about.get("name")) or self.path.name)
 
     @property
     def data(self) -> str:
-        return Path(str(self.settings.get("data", "?"))).name
+        return Path(str(self.settings["data"])).name
 
     @property
     def detects(self) -> bool:
@@ -49,160 +53,136 @@ class Run:
 
     @property
     def accuracy(self) -> list[float]:
-        """Percent after each phase; AP of a detector."""
-        return [float(phase["accuracy"]) for phase in self.phases]
+        """Percent after each phase; AP for detectors."""
+        return [phase.accuracy for phase in self.phases]
 
     @property
     def average(self) -> float:
         return mean(self.accuracy)
 
     @property
+    def score(self) -> float:
+        """The number that runs are compared by: averaged accuracy, or the last AP."""
+        return self.accuracy[-1] if self.detects else self.average
+
+    @property
+    def last(self) -> PhaseResult:
+        return self.phases[-1]
+
+    @property
     def seconds(self) -> float:
-        """Of all phases so far."""
-        return sum(float(phase["seconds"]) for phase in self.phases)
+        return sum(phase.seconds for phase in self.phases)
 
     @property
     def memory(self) -> Json:
         """The settings of the memory."""
-        found: Json = self.settings.get("memory", {})
+        found: Json = self.settings["memory"]
         return found
 
+    @property
+    def replays(self) -> bool:
+        return bool(self.phases and self.last.memory.budget_bytes)
+
+    @property
+    def quality(self) -> str:
+        """The quality of all stored images, or "original"; empty if it changed between phases."""
+        qualities = {phase.quality for phase in self.phases}
+        return str(qualities.pop() or "original") if len(qualities) == 1 else ""
+
+    @property
+    def decisive(self) -> Json:
+        """Settings that determine the numbers, except the seed; it also draws phases of scenes."""
+        without = ("seed", "stream") if self.detects else ("seed",)
+        return {k: v for k, v in flat(self.settings).items() if k not in without}
+
     def label(self, budget: bool = True) -> str:
-        """What runs that differ only in their seed share, for people."""
+        """A short description of everything but the seed."""
         parts = [self.name]
-        if self.memory.get("budget") and self._replays:
+        if self.replays:
             parts += [str(self.memory["budget"])] if budget else []
             parts.append(f"quality {self.memory['quality']}")
-        select = "random_choice" if self.detects else "herding"
-        usual = {"codec": "jpeg", "select": select, "accounting": "packed"}
-        for key, value in usual.items():
-            if self.memory.get(key) not in (value, "auto", None):
+        for key, usual in USUAL.items():
+            if self.memory.get(key, "auto") not in (*usual, "auto"):
                 parts.append(str(self.memory[key]))
         if self.settings.get("order") in ("similar", "dissimilar"):
             parts.append(str(self.settings["order"]))
         return ", ".join(parts)
 
-    @property
-    def decisive(self) -> Json:
-        """What decides the numbers, but for the seed; phases of scenes depend on that, too."""
-        without = ("seed", "stream") if self.detects else ("seed",)
-        return {k: v for k, v in flat(self.settings).items() if k not in without}
 
-    @property
-    def _replays(self) -> bool:
-        return bool(self.phases and self.phases[-1]["memory"]["budget_bytes"])
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ only in their seed (and in where they lie)."""
-
-    label: str
-    runs: list[Run]
-
-    @property
-    def first(self) -> Run:
-        return self.runs[0]
-
-    def mean(self, values: Sequence[float]) -> str:
-        """With the deviation over seeds."""
-        spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-        return f"{mean(values):.2f}{spread}"
-
-
-def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Runs that differ in nothing but the seed, in the order in which they were given.
-
-    A seed that was run again counts once, as it was given first; unfinished runs stand apart.
-    Labels tell the phases where runs differ in them, no budget that all share, and
-    whatever else two groups of one label differ in.
-    """
-    found: dict[str, dict[object, Run]] = {}
-    for run in runs:
-        what = [run.name, run.decisive, run.result is None]
-        key = json.dumps(what, sort_keys=True, default=str)
-        found.setdefault(key, {}).setdefault(run.settings.get("seed"), run)
-    groups = [list(by_seed.values()) for by_seed in found.values()]
-    budgets = len({run.memory.get("budget") for run in runs}) > 1
-    phases = len({run.settings.get("phases") for run in runs}) > 1
-
-    def label(run: Run) -> str:
-        return run.label(budgets) + (f", {run.settings.get('phases')} phases" if phases else "")
-
-    alike: dict[str, list[Run]] = {}
-    for first, *_ in groups:
-        alike.setdefault(label(first), []).append(first)
-
-    def whole(run: Run) -> str:
-        so_far = "" if run.result else f", unfinished after {len(run.phases)}"
-        return label(run) + difference(run, alike[label(run)]) + so_far
-
-    return [Group(whole(members[0]), members) for members in groups]
-
-
-def difference(run: Run, others: Sequence[Run]) -> str:
-    """What a run has otherwise than others of its label, for people."""
-    names = [
-        name
-        for name in run.decisive
-        if name != "stream" and len({str(other.decisive.get(name)) for other in others}) > 1
-    ]
-    return "".join(f", {name} {_plain(run.decisive.get(name))}" for name in names)
-
-
-def _plain(value: object) -> str:
-    """A value of settings, for people."""
-    return " ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
-
-
-def find_runs(sources: Sequence[Path]) -> list[Run]:
-    """All runs in some folders, in their sub-folders too.
+def find_runs(sources: Sequence[Path]) -> list[RunRecord]:
+    """All runs in some folders and their sub-folders, in the order of their grid.
 
     Raises:
-        DataError: nothing there, or no run in it.
+        DataError: a missing folder, or one without runs.
     """
     if not sources:
-        raise DataError("no folder given; give folders that `mrdc run`, `sweep` or `study` made")
+        raise DataError(f"no folder given; {NO_RUN}")
     folders: list[Path] = []
     for source in sources:
         source = source.parent if source.name == RESULTS else source
         if not source.exists():
-            raise DataError(f"{source}: no such folder; give folders that `mrdc run` made")
+            raise DataError(f"{source}: no such folder; {NO_RUN}")
         found = sorted(path.parent for path in source.resolve().rglob(RESULTS))
         found = [folder for folder in found if (folder / CONFIG).exists()]
         if not found:
             raise DataError(
-                f"{source}: no run in it (a run folder has {CONFIG} and {RESULTS}); give folders "
-                "that `mrdc run`, `sweep` or `study` made"
+                f"{source}: contains no run (a run folder has {CONFIG} and {RESULTS}); {NO_RUN}"
             )
         folders += [folder for folder in found if folder not in folders]
-    return [read_run(folder) for folder in folders]
+    return in_grid_order([read_run(folder) for folder in folders])
 
 
-def read_run(folder: Path) -> Run:
-    """A run folder; lines that cannot be read are told, not fatal."""
+def in_grid_order(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Sort by data and name as given, then by phases, budget, quality (best first) and seed."""
+    given = list(dict.fromkeys((run.data, run.name) for run in runs))
+
+    def key(run: RunRecord) -> tuple[object, ...]:
+        place = given.index((run.data, run.name))
+        budget, quality = run.memory.get("budget"), run.memory.get("quality")
+        numbers = int(run.settings["phases"]), budget_order(budget), quality_order(str(quality))
+        return place, *numbers, int(run.settings["seed"])
+
+    return sorted(runs, key=key)
+
+
+def budget_order(budget: object) -> tuple[str, float]:
+    try:
+        found = parse_budget(str(budget), original_bytes=1.0)
+    except MrdcError:
+        return "", 0.0
+    return found.unit, found.amount
+
+
+def quality_order(quality: str) -> tuple[int, int]:
+    """Originals first, then qualities from best to worst, then rules such as "auto"."""
+    if quality == "original":
+        return 0, 0
+    return (1, -int(quality)) if re.fullmatch(r"\d+", quality) else (2, 0)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run folder; damage is noted in `problems`."""
     problems: list[str] = []
+    config: Json = {}
     try:
         config = json.loads((folder / CONFIG).read_text())
-        if not isinstance(config, dict):
-            raise ValueError("no settings in it")
-    except (OSError, ValueError) as error:
-        config = {}
-        problems.append(f"{CONFIG} cannot be read ({error})")
-    phases: dict[int, Json] = {}
-    result: Json | None = None
+        settings = UNKNOWN | config.pop("settings")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problems.append(f"{CONFIG} cannot be read ({error}), so this run is left out")
+        return RunRecord(folder, UNKNOWN, {}, [], None, problems)
+    phases: dict[int, PhaseResult] = {}
+    result: RunResult | None = None
     for number, line in enumerate((folder / RESULTS).read_bytes().splitlines(), 1):
         try:
             event = json.loads(line)
             if event.get("event") == "phase":
-                phases[int(event["phase"])] = {key: event[key] for key in PHASE} | event
-            elif "average_incremental_accuracy" in event:
-                result = event
+                phases[int(event["phase"])] = PhaseResult.from_json(event)
+            elif "event" not in event:
+                result = RunResult.from_json(event)
         except (ValueError, KeyError, TypeError, AttributeError):
             problems.append(f"line {number} of {RESULTS} cannot be read")
-    settings = config.pop("settings", {})
-    done = [phases[number] for number in sorted(phases)]
-    if not isinstance(settings, dict) or [p["phase"] for p in done] != list(range(len(done))):
+    if sorted(phases) != list(range(len(phases))):
         problems.append(f"{RESULTS} lacks phases, so this run is left out")
-        settings, done, result = {}, [], None
-    return Run(folder, settings, config, done, result, problems)
+        phases, result = {}, None
+    done = [phases[number] for number in sorted(phases)]
+    return RunRecord(folder, settings, config, done, result if done else None, problems)

@@ -1,100 +1,258 @@
-"""One stream of phases: train, store, evaluate; again and again."""
+"""Learn classes: a network and a method over a stream."""
 
 import hashlib
-import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mrdc._utils.clock import Clock
-from mrdc._utils.errors import TrainingError
+from mrdc._utils.errors import TrainingError, UsageError
+from mrdc._utils.registry import lookup
+from mrdc._utils.seeds import named_seed
+from mrdc._utils.threads import ordered, workers
 from mrdc.data.examples import Companions, Examples, from_images
+from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
-from mrdc.methods import Lesson
-from mrdc.nn.checkpoint import Checkpoint
-from mrdc.nn.embed import Embedder, embed, network_embedder
+from mrdc.methods.base import Method, names_first_phase
+from mrdc.methods.lesson import Lesson, Loss, Substitutes, TrainSettings
+from mrdc.nn.branches import any_backbone, with_body
+from mrdc.nn.checkpoint import HEADS, WIDTHS, Architecture, Checkpoint
+from mrdc.nn.embed import Embedder, embed, network_embedder, pick_device
 from mrdc.nn.net import Maps, Net, compiled
 from mrdc.training.evaluate import evaluate
-from mrdc.training.exemplars import NOTHING, Exemplars, Instead, memory_json
-from mrdc.training.feed import Feed, Views, from_memory, open_feed
-from mrdc.training.fit import Epoch, Loss, Stop, fit
-from mrdc.training.prepare import (
-    architecture,
-    charged_bytes,
-    content_digest,
-    extra_bytes,
-    make_method,
-    named_seed,
-    pick_device,
-)
-from mrdc.training.resume import Keeper, Partial, Saved
-from mrdc.training.settings import RunSettings, TrainSettings
+from mrdc.training.exemplars import Exemplars
+from mrdc.training.feed import Views, open_feed
+from mrdc.training.fit import Epoch, Stop, fit
+from mrdc.training.phases import Learner, Phases, Session
+from mrdc.training.results import RunResult
+from mrdc.training.resume import Keeper
+from mrdc.training.settings import LearnSettings, MemorySettings
+from mrdc.training.summary import summarise_classes
 
-WORTH_COMPILING = 1_500_000  # images to train on that repay it
+WORTH_COMPILING = 1_500_000  # training images that repay compiling
+MEMORY, TRAIN = MemorySettings(), TrainSettings()
 
 
 def run_phases(
-    settings: RunSettings, stream: Stream, keeper: Keeper | None = None
-) -> list[dict[str, Any]]:
-    """Learn a stream phase by phase; what was measured after each.
+    method: Method,
+    stream: Stream,
+    *,
+    network: str | nn.Module = "resnet18",
+    memory: MemorySettings = MEMORY,
+    train: TrainSettings = TRAIN,
+    seed: int = 0,
+    size: int | None = None,
+    stem: Literal["auto", "7x7", "3x3"] = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    compile: Literal["auto", "yes", "no"] = "auto",
+    resident: Literal["auto", "gpu", "ram", "stream"] = "auto",
+    threads: int | None = None,
+    keeper: Keeper | None = None,
+) -> RunResult:
+    """Learn a stream of classes phase by phase.
 
-    Goes on after the last phase that `keeper` has, and tells it of every event.
+    Args:
+        method: such as `AANets(LUCIR(margin=0.4))`.
+        stream: from `open_stream`.
+        network: "resnet18", "resnet18-narrow", or any module that takes normalised images
+            (n, 3, size, size) and returns features (n, d), a map (n, d, h, w) or several maps.
+            A copy of it is trained, starting from its weights.
+        memory: budget, quality and search of the replay memory.
+        train: training settings of a phase.
+        size: side of the network's input; 224 by default.
+        keeper: keeps checkpoints to resume from, such as a `RunFolder`.
+
+    The other arguments are the flags of `mrdc run`.
 
     Raises:
         MrdcError: settings that cannot be used, or a budget without room.
     """
-    run = Run(settings, stream, keeper or Keeper())
-    for phase in range(run.restore(), len(stream.sizes)):
-        run.learn(phase)
-    return run.results
+    own = network if isinstance(network, nn.Module) else None
+    settings = LearnSettings(
+        seed=seed,
+        network=network if isinstance(network, str) else type(network).__name__,
+        stem=stem,
+        size=size,
+        train=train,
+        memory=memory,
+        device=device,
+        precision=precision,
+        compile=compile,
+        resident=resident,
+        threads=threads,
+    )
+    return learn_classes(method, stream, settings, own, keeper)
 
 
-@dataclass
-class Run:
-    """A run under way."""
+def learn_classes(
+    method: Method,
+    stream: Stream,
+    settings: LearnSettings,
+    network: nn.Module | None = None,
+    keeper: Keeper | None = None,
+) -> RunResult:
+    """`run_phases` with its settings in one object."""
+    phases = Phases(ClassLearner(method, stream, settings, network), keeper).run()
+    return summarise_classes(type(method).__name__.lower(), settings, phases, stream)
 
-    settings: RunSettings
-    stream: Stream
-    keeper: Keeper
-    results: list[dict[str, Any]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        settings = self.settings
+def make_architecture(
+    settings: LearnSettings, method: Method, network: nn.Module | None = None
+) -> Architecture:
+    """The network that settings and method ask for.
+
+    Raises:
+        UsageError: an unknown network.
+    """
+    needs, size = method.needs, settings.size or 224
+    HEADS.setdefault(needs.head.__name__, needs.head)
+    stem = settings.stem
+    if stem == "auto":
+        stem = "3x3" if needs.variant == "pod" or size <= 64 else "7x7"
+    width = 0 if network is not None else lookup(WIDTHS, settings.network, "network")
+    module = "" if network is None else type(network).__name__
+    return Architecture(needs.variant, needs.head.__name__, width, stem, size, module=module)
+
+
+def extra_bytes(made: Architecture, method: Method, network: nn.Module | None = None) -> int:
+    """Bytes of the parameters that a method adds to the network after the first phase.
+
+    Raises:
+        UsageError: a method that cannot use this network.
+    """
+    body = method.needs.body
+    if body == "plain":
+        return 0
+    if network is not None:
+        more = with_body(made.build(network).backbone, body)  # type: ignore[arg-type]
+        return sum(p.nbytes for p in more.parameters()) - sum(
+            p.nbytes for p in network.parameters()
+        )
+    with torch.device("meta"):
+        bodies = (replace(made, body=body).build(), made.build())
+    sizes = [sum(p.nbytes for p in net.parameters()) for net in bodies]
+    return sizes[0] - sizes[1]
+
+
+def make_exemplars(
+    settings: LearnSettings, stream: Stream, method: Method, added_bytes: int
+) -> Exemplars | None:
+    """The memory of a run; None for methods that do not replay."""
+    if not method.needs.replays:
+        return None
+    return Exemplars(
+        settings.memory,
+        stream,
+        method.arrange,
+        charge=added_bytes if settings.memory.strict_budget else 0,
+        seed=settings.seed,
+        threads=settings.threads,
+    )
+
+
+class ClassLearner(Learner):
+    """A network that learns classes by a method; offers its services to lessons."""
+
+    def __init__(
+        self,
+        method: Method,
+        stream: Stream,
+        settings: LearnSettings,
+        network: nn.Module | None = None,
+    ):
+        self.method, self.stream, self.settings, self.network = method, stream, settings, network
+        self.phases = len(stream.sizes)
         self.device = pick_device(settings.device)
         self.bf16 = settings.precision == "bf16" or (
             settings.precision == "auto" and self.device.type == "cuda"
         )
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
-        self.method = make_method(settings)
-        self.architecture = architecture(settings, self.method)
+        self.architecture = make_architecture(settings, method, network)
+        self.parameter_bytes = extra_bytes(self.architecture, method, network)
+        self.exemplars = make_exemplars(settings, stream, method, self.parameter_bytes)
         self.model = self.build()
-        self.exemplars: Exemplars | None = None
-        self.extra_bytes = extra_bytes(self.architecture, self.method)
-        if self.method.replays:
-            charge = charged_bytes(settings, self.method)
-            self.exemplars = Exemplars(settings, self.stream, self.method.arrange, charge)
-        size = self.architecture.size
-        self.views = Views(size, self.device, settings.resident, settings.threads)
-        self.clock = Clock()
         self.teacher: Net | None = None
+        self.views = Views(self.architecture.size, self.device, settings.resident, settings.threads)
         self.compiled: dict[Net, Maps] = {}
+        self.session = Session(0, Keeper())
+        self.stages = 0  # of the phase so far
+        self.lesson: Lesson | None = None
+
+    # Services for methods (`Trainer`)
 
     def seed(self, name: str) -> int:
-        """For everything that is drawn under this name."""
         return named_seed(self.settings.seed, name)
 
     def build(self) -> Net:
-        """The network that a run starts with."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed("init"))
-            net = self.architecture.build()
+            net = self.architecture.build(self.network)
         return net.to(self.device).to(memory_format=torch.channels_last).eval()
+
+    def features(self, examples: Examples) -> Tensor:
+        with self.session.clock.part("select"):
+            return embed(examples.photos, self.embedder, threads=self.settings.threads)[0]
+
+    def preview(self, substitutes: Substitutes | None = None) -> Examples:
+        assert self.exemplars is not None
+        session = self.session
+        held = self.exemplars.preview(session.phase, self.embedder, session.clock, substitutes)
+        return held.examples()
+
+    def fit(
+        self,
+        examples: Examples,
+        training: TrainSettings,
+        loss: Loss | None = None,
+        *,
+        on_epoch: Callable[[Stop], None] = lambda stop: None,
+        companions: Companions | None = None,
+        **options: Any,
+    ) -> None:
+        """`fit` with the device, precision, seeds and events of the run."""
+        settings, stage = self.settings, self.stages
+        self.stages += 1
+        with self.session.clock.part("decode"):
+            feed = open_feed(
+                examples,
+                self.architecture.size,
+                self.device,
+                settings.resident,
+                settings.threads,
+                self.model.compiled is not None,
+                companions,
+            )
+
+        def report(epoch: Epoch, stop: Stop) -> None:
+            self.session.on_epoch(epoch, training.epochs, stage, training.lr)
+            on_epoch(stop)
+
+        with self.session.clock.part("train"):
+            fit(
+                self.model,
+                loss or self._loss,
+                feed,
+                training,
+                seed=self.seed(f"loader {self.session.phase} {stage}"),
+                clamp=self.method.needs.clamp,
+                bf16=self.bf16,
+                on_epoch=report,
+                **options,
+            )
+        few = examples.pick(range(min(len(examples), 8)))
+        if not self.features(few).isfinite().all():
+            raise TrainingError(
+                f"phase {self.session.phase} ended with features that are not finite: lower "
+                f"--train.lr (now {training.lr:g}) and use another --out"
+            )
+
+    def _loss(self, *batch: Tensor) -> Tensor:
+        return self.method.loss(self.model, self.teacher, *batch)
 
     @property
     def embedder(self) -> Embedder:
@@ -102,75 +260,17 @@ class Run:
         size = self.architecture.size
         return network_embedder(self.model, self.model.features, size=size, device=self.device)
 
-    def restore(self) -> int:
-        """Take up what the keeper has; the phase to go on with."""
-        saved = self.keeper.load()
-        if saved is None:
-            return 0
-        self.model = saved.checkpoint.network().to(self.device)
-        self.model = self.model.to(memory_format=torch.channels_last)
-        self._load_method(saved.checkpoint)
-        self.results = saved.checkpoint.about["results"]
-        if self.exemplars is not None and saved.memory is not None:
-            self.exemplars.restore(saved.memory)
-        for phase in range(saved.phase + 1):
-            self._add_tests(phase)
-        return saved.phase + 1
+    # The phase
 
-    def learn(self, phase: int) -> None:
-        """Train, store, evaluate, and keep what came of it."""
-        clock = self.clock = Clock()
-        self.stages = 0  # of the phase so far, one after another
-        self.beside: list[tuple[Examples, Feed]] = []  # stages that go on after every epoch
-        self.trained = 0
-        self.first_phase: dict[str, Any] = {}
-        start = self.start = time.perf_counter()
-        lesson = self._lesson(phase)
-        self.phase = phase
-        self.elapsed = 0.0
-        with clock.part("prepare"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed(f"rows {phase}"))
-            self.method.start_phase(lesson)
-            self.model = lesson.model
-        self.keeper.event(
-            "phase_start",
-            {"phase": phase, "classes": lesson.new, "train_images": len(lesson.train)},
-        )
-        with clock.part("train"):
-            self._train(lesson)
-        self.beside.clear()
-        with clock.part("finish"):
-            self.method.end_phase(lesson)
-        with clock.part("evaluate"):
-            self._add_tests(phase)
-            seen = self.stream.phases[: phase + 1]
-            scores = evaluate(self.model, self.method.predict, self.views, seen)
-        result = {
-            "phase": phase,
-            "classes": self.stream.seen(phase),
-            **scores,
-            **memory_json(self.exemplars, self.extra_bytes),
-            **({"report": report} if (report := self.method.report()) else {}),
-            "trained_images": self.trained,
-            **self.first_phase,
-            "seconds": time.perf_counter() - start + self.elapsed,
-            "parts": clock.seconds,
-        }
-        self.results = [*self.results, result]
-        self.keeper.event("phase", result)  # twice rather than never, if killed in between
-        self.keeper.save(Saved(phase, self._checkpoint(), self._memory))
-
-    def _lesson(self, phase: int) -> Lesson:
+    def start(self, session: Session) -> dict[str, Any]:
+        self.session, self.stages = session, 0
+        phase = session.phase
         labels = self.stream.phases[phase]
         fresh = from_images(self.stream.fresh(phase), labels.start)
-        held = Examples() if self._memory is None else from_memory(self._memory)
+        held = Examples() if self.exemplars is None else self.exemplars.memory.examples()
         if phase:
-            frozen = self.model.frozen()
-            if self.teacher is not None and self.teacher.body == frozen.body:
-                self.teacher.become(frozen)  # what was compiled for it stays good
-            else:
-                self.teacher = frozen
-        self.lesson = Lesson(
+            self._update_teacher()
+        lesson = self.lesson = Lesson(
             phase=phase,
             old=labels.start,
             new=len(labels),
@@ -181,103 +281,61 @@ class Run:
             memory=held,
             images=self.stream.train.pick(range(labels.stop)),
             training=self.settings.train,
-            loss=lambda *batch: self.method.loss(self.model, self.teacher, *batch),
-            fit=self._fit,
-            features=self._features,
-            store=self._store,
-            preview=self._preview,
-            build=self.build,
+            trainer=self,
             size=self.architecture.size,
             quota=0 if self.exemplars is None else self.exemplars.quota,
-            seed=self.seed,
             threads=self.settings.threads,
         )
-        return self.lesson
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed(f"rows {phase}"))
+            self.method.start_phase(lesson)
+        self.model = lesson.model
+        return {"classes": lesson.new, "train_images": len(lesson.train)}
 
-    @property
-    def _memory(self) -> Any:
-        return None if self.exemplars is None else self.exemplars.memory
+    def _update_teacher(self) -> None:
+        """Freeze the network; code compiled for the last teacher stays valid if it can."""
+        frozen = self.model.frozen()
+        if self.teacher is not None and self.teacher.body == frozen.body:
+            self.teacher.become(frozen)
+        else:
+            self.teacher = frozen
 
-    def _features(self, examples: Examples) -> Tensor:
-        with self.clock.part("select"):
-            threads = self.settings.threads
-            return embed(examples.photos, self.embedder, threads=threads)[0]
-
-    def _store(self, instead: Instead = NOTHING) -> None:
-        assert self.exemplars is not None
-        self.exemplars.store(self.phase, self.embedder, self.clock, instead)
-        self.lesson.memory = from_memory(self.exemplars.memory)
-
-    def _preview(self, instead: Instead = NOTHING) -> Examples:
-        assert self.exemplars is not None
-        return from_memory(self.exemplars.preview(self.phase, self.embedder, self.clock, instead))
-
-    # Training
-
-    def _train(self, lesson: Lesson) -> None:
-        """The main stage; the first phase may have been trained by another run."""
-        if lesson.phase > 0:
-            self._main_fit(lesson)
-            return
-        start = time.perf_counter()
-        with self.keeper.shared(self._first_phase_key) as (found, leave):
-            if found is not None:
-                self.model.load_state_dict(found.tensors["model"])
-                self.first_phase = found.about
-                self.trained = found.about["first_phase_images"]
-                self._take_over(found.about["first_phase_seconds"] - time.perf_counter() + start)
-                return
-            start = time.perf_counter()
-            self._main_fit(lesson)
-            seconds = time.perf_counter() - start + self.elapsed
-            self.first_phase = {"first_phase_seconds": seconds, "first_phase_images": self.trained}
-            leave(replace(self._checkpoint(), about=self.first_phase))
-
-    def _take_over(self, seconds: float) -> None:
-        """Count work that another run has done, beyond what was waited for it."""
-        self.elapsed += max(0.0, seconds)
-        self.clock.add({"taken_over": max(0.0, seconds)})
-
-    def _first_phase_key(self) -> str:
-        """Everything that the network of the first phase depends on."""
-        first = from_images(self.stream.fresh(0))
-        contents = content_digest(first.photos, self.settings.threads)
-        parts = (
-            contents, first.labels, self.architecture, self.settings.train, self.settings.seed,
-            self.method.first_phase, self.device.type, self.settings.resident, self.bf16,
-            torch.__version__,
-        )  # fmt: skip
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-    def _main_fit(self, lesson: Lesson) -> None:
-        partial = self.keeper.load_partial(lesson.phase)
-        resume = None
-        if partial is not None:
-            self.model.load_state_dict(partial.checkpoint.tensors["model"])
-            self._load_method(partial.checkpoint)
-            resume = Stop(partial.epoch, partial.momentum)
-            self.elapsed = partial.checkpoint.about["elapsed"]
-            self.clock.add(partial.checkpoint.about.get("parts", {}))
-            self.trained = partial.checkpoint.about["trained"]
-            self.keeper.event("resume", {"phase": lesson.phase, "epoch": partial.epoch})
-
-        def keep(stop: Stop) -> None:
-            self.method.end_epoch(lesson, stop.epoch - 1)
-            with self.clock.part("write"):
-                self.keeper.save_partial(lambda: self._partial(stop))
-
+    def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
+        lesson = self.lesson
+        assert lesson is not None
         with self._compiled(lesson):
-            self._fit(lesson.train, lesson.training, lesson.loss, resume=resume, keep=keep,
-                      companions=lesson.companions)  # fmt: skip
+            self.fit(
+                lesson.train,
+                lesson.training,
+                companions=lesson.companions,
+                resume=resume,
+                on_epoch=on_epoch,
+            )
 
-    def _load_method(self, checkpoint: Checkpoint) -> None:
-        tensors = checkpoint.tensors.get("method", {})
-        state = {name: value.to(self.device) for name, value in tensors.items()}
-        self.method.load_state(state | checkpoint.about["method"])
+    def finish(self) -> None:
+        lesson, session = self.lesson, self.session
+        assert lesson is not None
+        self.method.before_store(lesson)
+        if self.exemplars is not None:
+            substitutes = self.method.substitutes(lesson)
+            self.exemplars.store(session.phase, self.embedder, session.clock, substitutes)
+            lesson.memory = self.exemplars.memory.examples()
+        self.method.end_phase(lesson)
+
+    def evaluate(self) -> dict[str, Any]:
+        phase = self.session.phase
+        self._add_tests(phase)
+        seen = self.stream.phases[: phase + 1]
+        scores = evaluate(self.model, self.method.predict, self.views, seen)
+        return {"classes": self.stream.seen(phase), "report": self.method.report(), **scores}
+
+    def _add_tests(self, phase: int) -> None:
+        labels = self.stream.phases[phase]
+        self.views.add(from_images(self.stream.test.pick(labels), labels.start))
 
     @contextmanager
     def _compiled(self, lesson: Lesson) -> Iterator[None]:
-        """The main stage of a long run on a GPU, compiled once for networks that stay."""
+        """Compile the main stage of a long run on a GPU, once per network."""
         wanted = self.settings.compile == "yes" or (
             self.settings.compile == "auto" and self._most_images() > WORTH_COMPILING
         )
@@ -295,102 +353,87 @@ class Run:
                 net.compiled = None
 
     def _most_images(self) -> int:
-        """Images that the run would train on if its memory held everything."""
+        """Images to train on if the memory held everything."""
         counts = [len(photos) for photos in self.stream.train.photos]
         seen = (sum(counts[: labels.stop]) for labels in self.stream.phases)
         return self.settings.train.epochs * sum(seen)
 
-    def _fit(
-        self,
-        examples: Examples,
-        training: TrainSettings,
-        loss: Loss,
-        *,
-        keep: Callable[[Stop], None] = lambda stop: None,
-        companions: Companions | None = None,
-        until: int | None = None,
-        **options: Any,
-    ) -> Stop:
-        """`loop.fit` with the run's device, precision, seeds and progress."""
-        stage, name, feed = self._stage(examples, companions, going_on=until is not None)
+    # Checkpoints
 
-        def on_epoch(epoch: Epoch, stop: Stop) -> None:
-            if not math.isfinite(epoch.loss):
-                raise TrainingError(
-                    f"the loss is {epoch.loss} in phase {self.phase}, epoch {epoch.number + 1}: "
-                    f"lower --train.lr (now {training.lr:g}), in another --out"
-                )
-            self.trained += epoch.images
-            fields: dict[str, Any] = {"phase": self.phase, "stage": stage}
-            fields |= {"epoch": epoch.number + 1, "epochs": training.epochs, "loss": epoch.loss}
-            fields["images_per_second"] = epoch.images / max(epoch.seconds, 1e-9)
-            self.keeper.event("epoch", fields)
-            keep(stop)
-
-        with self.clock.part("train"):
-            stop = fit(
-                self.model,
-                loss,
-                feed,
-                training,
-                seed=self.seed(f"loader {self.phase} {name}"),
-                clamp=self.method.clamp,
-                bf16=self.bf16,
-                until=until,
-                on_epoch=on_epoch,
-                **options,
-            )
-        few = examples.pick(range(min(len(examples), 8)))
-        if until is None and not self._features(few).isfinite().all():
-            raise TrainingError(
-                f"phase {self.phase} ended with features that are no numbers: lower --train.lr "
-                f"(now {training.lr:g}), in another --out"
-            )
-        return stop
-
-    def _stage(
-        self, examples: Examples, companions: Companions | None, going_on: bool
-    ) -> tuple[int | None, str, Feed]:
-        """Number, name and feed of a stage; one that goes on has no number, but a feed for all."""
-        known = [held for held, _ in self.beside]
-        for place, held in enumerate(known):
-            if held is examples:
-                return None, f"beside {place}", self.beside[place][1]
-        with self.clock.part("decode"):
-            compiled = self.model.compiled is not None
-            where, threads = self.settings.resident, self.settings.threads
-            size = self.architecture.size
-            feed = open_feed(examples, size, self.device, where, threads, compiled, companions)
-        if going_on:
-            self.beside.append((examples, feed))
-            return None, f"beside {len(known)}", feed
-        self.stages += 1
-        return self.stages - 1, str(self.stages - 1), feed
-
-    # What is kept
-
-    def _checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> Checkpoint:
         state = self.method.state().items()
         tensors = {name: value for name, value in state if isinstance(value, Tensor)}
         numbers = {name: value for name, value in state if not isinstance(value, Tensor)}
+        sizes = self.stream.sizes[: self.session.phase + 1]
         return Checkpoint(
-            replace(
-                self.architecture,
-                classes=self.stream.sizes[: self.phase + 1],
-                body=self.model.body,
-            ),
+            replace(self.architecture, classes=sizes, body=self.model.body),
             {"model": dict(self.model.state_dict()), "method": tensors},
-            {"phase": self.phase, "results": self.results, "method": numbers},
+            {"method": numbers},
         )
 
-    def _partial(self, stop: Stop) -> Partial:
-        checkpoint = self._checkpoint()
-        checkpoint.about["elapsed"] = time.perf_counter() - self.start + self.elapsed
-        checkpoint.about["parts"] = dict(self.clock.seconds)
-        checkpoint.about["trained"] = self.trained
-        checkpoint.tensors["momentum"] = {str(i): m for i, m in enumerate(stop.momentum)}
-        return Partial(self.phase, stop.epoch, checkpoint)
+    def restore(self, phase: int, checkpoint: Checkpoint) -> None:
+        self.model = checkpoint.network(self.network).to(self.device)
+        self.model = self.model.to(memory_format=torch.channels_last)
+        self._load_method(checkpoint)
+        for earlier in range(phase + 1):
+            self._add_tests(earlier)
 
-    def _add_tests(self, phase: int) -> None:
-        labels = self.stream.phases[phase]
-        self.views.add(from_images(self.stream.test.pick(labels), labels.start))
+    def load_partial(self, checkpoint: Checkpoint) -> None:
+        self.model.load_state_dict(checkpoint.tensors["model"])
+        self._load_method(checkpoint)
+
+    def _load_method(self, checkpoint: Checkpoint) -> None:
+        tensors = checkpoint.tensors.get("method", {})
+        state = {name: value.to(self.device) for name, value in tensors.items()}
+        self.method.load_state(state | checkpoint.about["method"])
+
+    def load_first_phase(self, checkpoint: Checkpoint) -> None:
+        self.model.load_state_dict(checkpoint.tensors["model"])
+
+    def first_phase_key(self) -> str | None:
+        """Hash of everything the first network depends on; None if the method does not say."""
+        if not names_first_phase(self.method):
+            return None
+        first = from_images(self.stream.fresh(0))
+        parts = (
+            content_digest(first.photos, self.settings.threads),
+            first.labels,
+            asdict(self.architecture),
+            "" if self.network is None else weights_digest(self.network),
+            asdict(self.settings.train),
+            self.settings.seed,
+            self.method.first_phase,
+            self.device.type,
+            self.settings.resident,
+            self.bf16,
+            torch.__version__,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def content_digest(photos: tuple[Photo, ...], threads: int | None) -> str:
+    """SHA-256 of the contents of photos, in their order."""
+    found = hashlib.sha256()
+    with workers(threads) as pool:
+        for _, one in ordered(pool, Photo.digest, photos):
+            found.update(one)
+    return found.hexdigest()
+
+
+def weights_digest(network: nn.Module) -> str:
+    """SHA-256 of a network's structure and weights."""
+    found = hashlib.sha256(repr(network).encode())
+    for name, value in network.state_dict().items():
+        found.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def check_network(settings: LearnSettings, method: Method) -> None:
+    """Refuse an unknown network.
+
+    Raises:
+        UsageError: it is not in the list.
+    """
+    if settings.size is not None and settings.size < 16:
+        raise UsageError(f"--size must be 16 or more, got {settings.size}")
+    make_architecture(settings, method)

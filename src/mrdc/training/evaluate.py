@@ -1,4 +1,4 @@
-"""How a network answers the test images of all classes seen."""
+"""Accuracy on the test images of all classes seen."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ def evaluate(
     views: Iterable[tuple[Tensor, Tensor]],
     tasks: Sequence[range],
 ) -> dict[str, Any]:
-    """Accuracy in percent: of all classes, of each task, and of the plain head.
+    """Accuracy in percent: over all classes, by task, and of the plain head.
 
     Args:
-        predict: scores that are compared between classes, from what the network says.
+        predict: scores to compare between classes, from the network's output.
         views: images and labels, on the device of the network.
-        tasks: classes of each, which together are all.
+        tasks: classes of each task; together they are all classes.
     """
     device, classes = model.mean.device, model.classes
     right = {name: torch.zeros(classes, device=device) for name in ("method", "head")}

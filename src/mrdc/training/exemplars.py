@@ -1,11 +1,8 @@
-"""The memory of a run: R_q after every phase, a quality chosen, new classes stored."""
+"""The memory of a run: after every phase, measure R_q, choose a quality, store the new classes."""
 
-import math
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,158 +10,143 @@ import torch
 from torch import Tensor
 
 from mrdc._utils.clock import Clock
-from mrdc._utils.errors import BudgetError, UsageError, VolumeError
-from mrdc.codec import CODECS, Codec, lookup
+from mrdc._utils.errors import BudgetError, UsageError
+from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
-from mrdc.memory.budget import parse_budget
+from mrdc.memory.budget import Budget, parse_budget
+from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
+from mrdc.methods.lesson import Substitutes
 from mrdc.nn.embed import Embedder, embed
-from mrdc.planning.choice import choose_quality, judge
-from mrdc.planning.plan import UNLIMITED, Measured, measure, ranking_for
-from mrdc.planning.scan import Survey, quiet
-from mrdc.planning.selection import SELECTORS, Ranking
-from mrdc.planning.settings import PlanSettings
-from mrdc.training.settings import MemorySettings, ReplaySettings
+from mrdc.planning.choice import judge
+from mrdc.planning.scan import rank
+from mrdc.planning.search import UNLIMITED, Found, Pair, Pool, compress_all, search, search_space
+from mrdc.planning.selection import Ranking, usual_selector
+from mrdc.training.results import MemorySummary
+from mrdc.training.settings import MemorySettings
 
 ORIGINAL = "original"
-FILE_QUALITY = 95  # of a JPEG made of pixels that are to stand among original files
+FILE_QUALITY = 95  # of a JPEG made from pixels that are stored among original files
 Arrange = Callable[[list[str], list[int], int], list[int]]
-Instead = Mapping[tuple[int, str], Pixels]  # by label and name; images not in it are left out
-NOTHING: Instead = {}
 
 
-@dataclass
+def keep_order(ids: list[str], ranking: list[int], label: int) -> list[int]:
+    """Store images in the order of the selector."""
+    return ranking
+
+
 class Exemplars:
-    """Fills the memory of a run, phase after phase.
+    """Fills the memory of a run, phase by phase.
+
+    Args:
+        arrange: the method's say in the order of a class.
+        charge: bytes of the budget that are not for images.
 
     Attributes:
-        arrange: the method's say in the order in which a class is stored.
-        charge: bytes of the budget that are not for images.
-        candidates: what was measured after the last phase.
-        judged: the phase that they are of.
-        features: of the last phase's images, by class.
-        ranked: places of those, in the order in which they are stored.
+        memory: all images held.
+        found: the last search.
+        features: of the original images of the last phase, by class.
     """
 
-    settings: ReplaySettings
-    stream: Stream
-    arrange: Arrange
-    charge: int = 0
-    candidates: list[Measured] = field(default_factory=list)
-    judged: int | None = None
-    features: list[Tensor] = field(default_factory=list)
-    ranked: list[Ranking] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        whole = parse_budget(self.settings.memory.budget, self.stream.original_bytes)
-        self.budget = whole.less(self.charge, len(self.stream.classes)) if self.charge else whole
-        self.codec, self.quality = fixed_quality(self.settings.memory)
-        self.chosen = self.settings.memory.quality not in ("auto", "dynamic")
+    def __init__(
+        self,
+        settings: MemorySettings,
+        stream: Stream,
+        arrange: Arrange = keep_order,
+        *,
+        charge: int = 0,
+        seed: int = 0,
+        threads: int | None = None,
+    ):
+        self.settings, self.stream, self.arrange = settings, stream, arrange
+        self.seed, self.threads = seed, threads
+        whole = parse_budget(settings.budget, stream.original_bytes)
+        self.budget = whole.less(charge, len(stream.classes)) if charge else whole
+        self.select = usual_selector(settings.select, stream.train.scenes is not None)
+        self.pair = fixed_quality(settings)
+        self.chosen = settings.quality not in ("auto", "dynamic")
         self.memory = self._empty()
+        self.found = Found([], None, None, [])
+        self.searched: int | None = None  # the phase of `found`
+        self.features: list[Tensor] = []
+
+    @property
+    def quality(self) -> int | None:
+        """Quality of newly stored images; None for originals."""
+        return self.pair[1]
 
     @property
     def quota(self) -> int:
-        """Originals of a class that there is room for, once all classes are there."""
+        """Originals per class that fit once all classes are there."""
         classes = len(self.stream.classes)
         return int(self.budget.total_bytes(classes) / self.stream.original_bytes / classes + 0.5)
 
     def restore(self, memory: ReplayMemory) -> None:
-        """Go on with a memory that was kept."""
+        """Continue with a memory that was kept."""
         memory.class_names = dict(enumerate(self.stream.classes))
         self.memory = memory
-        self.codec, self.quality = memory.codec, memory.quality
-        self.chosen = self.settings.memory.quality != "dynamic"
+        self.pair = memory.codec, memory.quality
+        self.chosen = self.settings.quality != "dynamic"
 
     def store(
-        self, phase: int, embedder: Embedder, clock: Clock, instead: Instead = NOTHING
+        self,
+        phase: int,
+        embedder: Embedder,
+        clock: Clock,
+        substitutes: Substitutes | None = None,
     ) -> None:
-        """Measure R_q, choose a quality where one is to be chosen, add the phase's classes.
+        """Search, choose a quality if it is not fixed, and add the classes of the phase.
 
         Raises:
             BudgetError: nothing that passes fits.
         """
-        seen, rankings = self._survey(phase, embedder, clock)
-        if self.judged != phase:
-            self._judge(phase, seen, rankings, clock)
+        pool = self._pool(phase, embedder, clock)
+        fresh = self.searched != phase
+        if fresh:
+            self._search(phase, pool, clock)
         with clock.part("encode"):
-            self._fill(self.memory, phase, seen, rankings, instead)
+            self._fill(self.memory, phase, pool, substitutes, ranked=fresh)
+        self.found = replace(self.found, memory=None)
 
     def preview(
-        self, phase: int, embedder: Embedder, clock: Clock, instead: Instead = NOTHING
+        self,
+        phase: int,
+        embedder: Embedder,
+        clock: Clock,
+        substitutes: Substitutes | None = None,
     ) -> ReplayMemory:
-        """Exemplars of the phase's classes alone, as they would be chosen now."""
-        seen, rankings = self._survey(phase, embedder, clock)
-        if not self.chosen:
-            self._judge(phase, seen, rankings, clock)
+        """A memory of the classes of the phase alone, as they would be stored now."""
+        pool = self._pool(phase, embedder, clock)
+        fresh = not self.chosen
+        if fresh:
+            self._search(phase, pool, clock)
         scratch = self._empty()
-        scratch.budget = seen.budget
+        scratch.budget = self._share(phase)
         with clock.part("encode"):
-            self._fill(scratch, phase, seen, rankings, instead)
+            self._fill(scratch, phase, pool, substitutes, ranked=fresh)
         return scratch
 
-    def _judge(self, phase: int, seen: Survey, rankings: list[Ranking], clock: Clock) -> None:
-        """Once a phase: what a preview was chosen by is what is reported."""
-        memory, self.judged = self.settings.memory, phase
-        with clock.part("volume_ratio"):
-            tried = [self._measure(seen, *pair, rankings) for pair in self._space()]
-            self.candidates = judge(tried, memory.rule, memory.epsilon)
-            if not self.chosen:
-                self._choose()
-                self.chosen = memory.quality == "auto"
+    def _pool(self, phase: int, embedder: Embedder, clock: Clock) -> Pool:
+        """The images of the phase, with their features under the current network."""
+        images = self.stream.fresh(phase)
 
-    def check(self) -> None:
-        """Refuse, before any training, a budget too small for one image of every class.
+        def features(photos: Sequence[Photo], stage: str = "") -> Tensor:
+            return embed(photos, embedder, threads=self.threads)[0]
 
-        Raises:
-            BudgetError: with the bytes it would take.
-        """
-        memory = self.settings.memory
-        codec, quality = self._space()[-1] if memory.quality in ("auto", "dynamic") else (
-            self.codec, self.quality,
-        )  # fmt: skip
-        probe = self._empty()
-        probe.budget, probe.codec, probe.quality = UNLIMITED, codec, quality
-        firsts = {label: photos[:1] for label, photos in enumerate(self.stream.train.photos)}
-        probe.add(firsts, threads=self.settings.threads)
-        total = self.budget.total_bytes(len(self.stream.classes))
-        if probe.nbytes > total:
-            what = "classes" if self.stream.train.scenes is None else "phases"
-            raise BudgetError(
-                f"--memory.budget {memory.budget}: {total:,} bytes for {len(firsts)} {what}, but "
-                f"one image of each takes about {probe.nbytes:,} at the lowest quality allowed"
-            )
-        try:
-            probe.rebudget(self.budget)  # with all that is charged beside images
-        except BudgetError as error:
-            raise BudgetError(f"--memory.budget {memory.budget}: {error}") from None
-
-    def _empty(self) -> ReplayMemory:
-        return ReplayMemory(
-            self.budget,
-            self.codec,
-            self.quality,
-            accounting=self.settings.memory.accounting,
-            class_names=dict(enumerate(self.stream.classes)),
-            whole_file=self.budget.unit == "bytes",
-        )
-
-    def _survey(self, phase: int, embedder: Embedder, clock: Clock) -> tuple[Survey, list[Ranking]]:
-        """The new images, their features and their ranks under the present network."""
-        images, budget = self.stream.fresh(phase), self.budget
-        if not budget.grows:
-            part = self.stream.sizes[phase] / self.stream.seen(phase)
-            budget = replace(budget, amount=budget.amount * part)
         with clock.part("select"):
-            rows, _ = embed(images.all_photos, embedder, threads=self.settings.threads)
-            features = list(torch.split(rows, [len(photos) for photos in images.photos]))
-            seen = Survey(plan_settings(self.settings), quiet, images, budget, embedder)
-            seen.features = features
-            self.ranked = self._arranged(phase, images, seen.rank(features))
-            self.features = features
-            return seen, self.ranked
+            rows = features(images.all_photos)
+            self.features = list(torch.split(rows, [len(photos) for photos in images.photos]))
+            return Pool(
+                images,
+                self.features,
+                features,
+                lambda rows: rank(self.select, rows, self.seed),
+                partial(self._arranged, phase, images),
+                threads=self.threads,
+            )
 
     def _arranged(self, phase: int, images: ImageSet, rankings: Sequence[Ranking]) -> list[Ranking]:
         """Rankings as the method wants them."""
@@ -175,115 +157,135 @@ class Exemplars:
             arranged.append(np.array(order, np.intp))
         return arranged
 
-    def _space(self) -> list[tuple[Codec, int | None]]:
-        """The originals, and every candidate, best first."""
-        codec = lookup(CODECS, self.settings.memory.codec, "codec")
-        qualities = sorted(set(self.settings.memory.candidates), reverse=True)
-        return [(CODECS[ORIGINAL], None), *((codec, q) for q in qualities if codec.qualities)]
+    def _share(self, phase: int) -> Budget:
+        """The budget of the classes of a phase."""
+        if self.budget.grows:
+            return self.budget
+        part = self.stream.sizes[phase] / self.stream.seen(phase)
+        return replace(self.budget, amount=self.budget.amount * part)
 
-    def _measure(
-        self, seen: Survey, codec: Codec, quality: int | None, rankings: list[Ranking]
-    ) -> Measured:
-        """A candidate; R_q is unknown where there are more images than feature dimensions."""
-        try:
-            return measure(seen, codec, quality, rankings, Path(tempfile.gettempdir()))[0]
-        except VolumeError as error:
-            return Measured(codec.name, quality, 0, 0, math.nan, {}, verdict=str(error))
-
-    def _choose(self) -> None:
-        memory = self.settings.memory
-        if not any(candidate.feasible for candidate in self.candidates):
-            tried = ", ".join(f"{c} ({c.verdict})" for c in self.candidates)
-            raise BudgetError(
-                f"no quality passes and originals do not fit: {tried}; raise --memory.budget"
-            )
-        chosen = choose_quality(self.candidates, memory.rule, memory.epsilon)
-        self.codec, self.quality = CODECS[chosen.codec], chosen.quality
+    def _search(self, phase: int, pool: Pool, clock: Clock) -> None:
+        """Search once per phase: the report shows what a preview was chosen by."""
+        with clock.part("volume_ratio"):
+            keep = self.pair if self.chosen else None
+            self.found = search(pool, self._share(phase), self.settings, keep=keep)
+            self.searched = phase
+            if self.chosen:
+                return
+            if self.found.chosen is None:
+                tried = ", ".join(f"{c} ({c.verdict})" for c in self.found.candidates)
+                raise BudgetError(
+                    f"no quality passes and originals do not fit: {tried}; raise --memory.budget"
+                )
+            best = self.found.chosen
+            self.pair = CODECS.find(best.codec), best.quality
+            self.chosen = self.settings.quality == "auto"
 
     def _fill(
         self,
         memory: ReplayMemory,
         phase: int,
-        seen: Survey,
-        rankings: list[Ranking],
-        instead: Instead,
+        pool: Pool,
+        substitutes: Substitutes | None,
+        ranked: bool,
     ) -> None:
-        order = rankings
-        if self.settings.memory.pairing == "independent":
-            folder = Path(tempfile.gettempdir())
-            compressed = ranking_for(seen, self.codec, self.quality, rankings, folder).order
-            order = self._arranged(phase, seen.images, compressed)
-        memory.codec, memory.quality = self.codec, self.quality
-        start = self.stream.phases[phase].start
-        photos = enumerate(zip(seen.images.photos, order, strict=True), start)
-        ranked = {
-            label: [of_class[index] for index in ranks] for label, (of_class, ranks) in photos
-        }
-        if instead:
-            ranked = {label: self._changed(label, ranked[label], instead) for label in ranked}
-        memory.add(ranked, threads=self.settings.threads)
+        """Add the classes of a phase; images that the search has encoded are not encoded again.
 
-    def _changed(self, label: int, photos: Sequence[Photo], instead: Instead) -> list[Photo]:
-        """Those images that have other pixels, with these; among originals they become files."""
+        Args:
+            ranked: whether the search has just ranked these images, with the same network.
+        """
+        made = self.found.memory
+        reusable = made is not None and (made.codec, made.quality) == self.pair
+        if ranked and reusable:
+            rankings = self.found.rankings
+        else:
+            rankings = compress_all(pool, self.settings, self.pair, pool.rankings()).rankings
+        memory.codec, memory.quality = self.pair
+        start = self.stream.phases[phase].start
+        images: dict[int, list[Photo | Encoded]] = {}
+        for place, (photos, order) in enumerate(zip(pool.images.photos, rankings, strict=True)):
+            chosen = [photos[index] for index in order]
+            if substitutes is not None:
+                images[start + place] = self._substituted(start + place, chosen, substitutes)
+                continue
+            known: dict[str, Encoded] = {}
+            if made is not None and reusable:
+                known = {image.source: image for image in made.encoded_images(place)}
+            images[start + place] = [known.get(photo.id, photo) for photo in chosen]
+        memory.add(images, threads=self.threads)
+
+    def _substituted(
+        self, label: int, photos: Sequence[Photo], substitutes: Substitutes
+    ) -> list[Photo | Encoded]:
+        """The photos that have other pixels, with these; among originals they become files."""
 
         def load(name: str) -> bytes | Pixels:
-            pixels = instead[label, name]
-            plain = self.codec.name == ORIGINAL
+            pixels = substitutes[label, name]
+            plain = self.pair[0].name == ORIGINAL
             return CODECS["jpeg"].encode(pixels, FILE_QUALITY) if plain else pixels
 
-        known = [photo.id for photo in photos if (label, photo.id) in instead]
+        known = [photo.id for photo in photos if (label, photo.id) in substitutes]
         return [Photo(name, partial(load, name)) for name in known]
 
+    def check(self) -> None:
+        """Refuse, before any training, a budget too small for one image of every class.
 
-def memory_json(exemplars: Exemplars | None, parameter_bytes: int = 0) -> dict[str, Any]:
-    """What a phase tells of the memory; of none, that there is none."""
-    if exemplars is None:
-        empty = {"bytes": 0, "budget_bytes": 0, "items": 0}
-        return {"quality": None, "memory": empty, "candidates": []}
-    held = exemplars.memory
-    about = {"bytes": held.nbytes, "budget_bytes": held.budget_bytes, "items": len(held)}
-    if parameter_bytes:
-        about["parameter_bytes"] = parameter_bytes
-    candidates = [candidate.as_json() for candidate in exemplars.candidates]
-    return {"quality": exemplars.quality, "memory": about, "candidates": candidates}
+        Raises:
+            BudgetError: with the bytes it would take.
+        """
+        budget = self.settings.budget
+        searching = self.settings.quality in ("auto", "dynamic")
+        probe = self._empty()
+        probe.budget = UNLIMITED
+        probe.codec, probe.quality = self._lowest() if searching else self.pair
+        firsts = {label: photos[:1] for label, photos in enumerate(self.stream.train.photos)}
+        probe.add(firsts, threads=self.threads)
+        total = self.budget.total_bytes(len(self.stream.classes))
+        if probe.nbytes > total:
+            what = "classes" if self.stream.train.scenes is None else "phases"
+            raise BudgetError(
+                f"--memory.budget {budget}: {total:,} bytes for {len(firsts)} {what}, but one "
+                f"image of each takes about {probe.nbytes:,} at the lowest quality allowed"
+            )
+        try:
+            probe.rebudget(self.budget)  # with everything that is charged besides images
+        except BudgetError as error:
+            raise BudgetError(f"--memory.budget {budget}: {error}") from None
+
+    def _lowest(self) -> Pair:
+        return search_space(self.settings, originals=True)[-1]
+
+    def _empty(self) -> ReplayMemory:
+        return ReplayMemory(
+            self.budget,
+            *self.pair,
+            accounting=self.settings.accounting,
+            class_names=dict(enumerate(self.stream.classes)),
+        )
+
+    def summary(self, parameter_bytes: int = 0) -> dict[str, Any]:
+        """Fields of `PhaseResult` about the memory."""
+        held = self.memory
+        size = MemorySummary(held.nbytes, held.budget_bytes, len(held), parameter_bytes or None)
+        candidates = [candidate.to_json() for candidate in self.found.candidates]
+        return {"quality": self.quality, "memory": size, "candidates": candidates}
 
 
-def plan_settings(settings: ReplaySettings) -> PlanSettings:
-    """The memory settings of a run, as `plan` knows them."""
-    memory = settings.memory
-    return PlanSettings(
-        Path(settings.data),
-        memory.budget,
-        codec=(memory.codec,),
-        quality=memory.candidates,
-        select=memory.select,
-        epsilon=memory.epsilon,
-        rule=memory.rule,
-        pairing=memory.pairing,
-        volume=memory.volume,
-        accounting=memory.accounting,
-        seed=settings.seed,
-        threads=settings.threads,
-    )
-
-
-def fixed_quality(memory: MemorySettings) -> tuple[Codec, int | None]:
-    """Codec and quality that the settings fix; the originals until R_q has chosen.
+def fixed_quality(memory: MemorySettings) -> Pair:
+    """Codec and quality that the settings fix; originals until a search has chosen.
 
     Raises:
-        UsageError: a codec, selector or quality that is none.
+        UsageError: an invalid codec, selector or quality.
     """
-    codec = lookup(CODECS, memory.codec, "codec")
-    lookup(SELECTORS, memory.select, "selector")
-    if not codec.qualities and codec.name != ORIGINAL:
-        others = ", ".join(name for name, other in CODECS.items() if other.qualities)
-        raise UsageError(
-            f"--memory.codec {codec.name}: has no qualities to choose from; {others} have"
-        )
-    if not memory.candidates:
-        raise UsageError("--memory.candidates needs at least one quality")
-    for quality in memory.candidates if codec.qualities else ():
-        codec.check_quality(quality)
+    codecs = [CODECS.find(name) for name in memory.codec]
+    usual_selector(memory.select, scenes=False)
+    for codec in codecs:
+        if not codec.qualities and codec.name != ORIGINAL:
+            others = ", ".join(name for name, other in CODECS.items() if other.qualities)
+            raise UsageError(
+                f"--memory.codec {codec.name}: has no qualities to choose from; {others} have"
+            )
+    search_space(memory)
     judge([], memory.rule, memory.epsilon)
     if memory.quality in ("auto", "dynamic", ORIGINAL):
         return CODECS[ORIGINAL], None
@@ -291,5 +293,7 @@ def fixed_quality(memory: MemorySettings) -> tuple[Codec, int | None]:
         raise UsageError(
             f"--memory.quality {memory.quality}: give auto, dynamic, original or a number"
         )
-    codec.check_quality(int(memory.quality))
-    return codec, int(memory.quality)
+    if len(codecs) > 1:
+        raise UsageError(f"--memory.quality {memory.quality}: give one --memory.codec with it")
+    codecs[0].check_quality(int(memory.quality))
+    return codecs[0], int(memory.quality)

@@ -1,4 +1,8 @@
-"""What training reads: examples, kept encoded, decoded in RAM, or decoded on the GPU."""
+"""Feeds: training views of examples that stay encoded, in RAM, or on the GPU.
+
+Every feed first scales images that are more than twice as long as a view down to that, so that
+all of them show the same pictures.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,46 +20,26 @@ from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_
 from mrdc.data.crops import centre_crop, resize, train_crop
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.data.loader import Images, batches, grouped
-from mrdc.data.photo import Photo
-from mrdc.memory.replay import ReplayMemory
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
-SHARE = 0.4  # of the free memory that `auto` will take for decoded images
-
-
-def from_memory(memory: ReplayMemory) -> Examples:
-    """What a memory holds."""
-    names = [name for label in memory.labels for name in memory.sources(label)]
-    photos = tuple(Photo(name, _Encoded(memory, i)) for i, name in enumerate(names))
-    return Examples(photos, tuple(memory.targets))
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """Loads an image of a memory."""
-
-    memory: ReplayMemory
-    index: int
-
-    def __call__(self) -> bytes:
-        return self.memory.encoded(self.index)
+SHARE = 0.4  # of free memory that decoded images may take
 
 
 class Feed(Protocol):
-    """Endless training views of some examples."""
+    """Training views of some examples."""
 
     def __len__(self) -> int: ...
 
     def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
-        """Shuffled, cropped and mirrored batches (n, 3, size, size) of 0 to 255, and labels.
+        """Shuffled, cropped and mirrored batches (n, 3, size, size) from 0 to 255, and labels.
 
-        Companions' images, and what is told with them, come after these.
+        The images of companions, and their numbers, follow.
         """
         ...
 
 
 def in_batches(order: Places, batch_size: int) -> list[Places]:
-    """An order cut into batches; a lone last one joins those before: batch norm needs two."""
+    """Cut an order into batches; a single last one joins the batch before it."""
     last = len(order) - 1
     cuts = [cut for cut in range(batch_size, len(order), batch_size) if cut != last]
     return np.split(order, cuts)
@@ -64,7 +48,7 @@ def in_batches(order: Places, batch_size: int) -> list[Places]:
 def chosen(
     companions: Companions | None, batches: list[Places], rng: np.random.Generator
 ) -> tuple[list[Places], list[Places]]:
-    """For each batch the places of its companions, and what is told of them; none unless asked."""
+    """Companions of each batch and their numbers; empty without companions."""
     pairs = [
         companions.choose(batch, rng) if companions else (batch[:0], batch[:0]) for batch in batches
     ]
@@ -129,8 +113,7 @@ class Decoded:
 class GpuFeed:
     """Images decoded once to uint8 on the GPU, and cropped there in batches.
 
-    They lie in the corner of a canvas (height, 3, width) as large as the largest. Images
-    more than twice as long as a view are scaled down to that first.
+    They lie in the corner of a canvas (height, 3, width) as large as the largest.
     """
 
     def __init__(
@@ -147,7 +130,7 @@ class GpuFeed:
         self.sides = np.empty((len(examples), 2), np.int64)
         self.images = torch.empty(len(examples), 0, 3, 0, dtype=torch.uint8, device=device)
         chunk: list[Tensor] = []
-        for index, image in enumerate(_decoded(examples, threads, 2 * size)):
+        for index, image in enumerate(_decoded(examples, threads, size)):
             self.sides[index] = image.shape[1:]
             chunk.append(image)
             if len(chunk) == 512 or index + 1 == len(examples):
@@ -189,7 +172,7 @@ class GpuFeed:
                 yield x, y, self._views(others, more, batch_size), numbers
 
     def _views(self, crops: Tensor, index: Tensor, batch_size: int) -> Tensor:
-        """Crops of these images, as many at once as a batch has."""
+        """Crops of these images, one batch size at a time."""
         views = []
         for part in torch.split(index, batch_size):
             images = self.images.index_select(0, part).permute(0, 2, 1, 3)
@@ -199,7 +182,7 @@ class GpuFeed:
         return views[0] if len(views) == 1 else torch.cat(views)
 
     def _sent(self, groups: list[Places]) -> tuple[Tensor, ...]:
-        """Places on the device, sent together."""
+        """Send groups of indices to the device in one transfer."""
         return torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
 
     def _send(self, values: NDArray[Any]) -> Tensor:
@@ -215,18 +198,18 @@ def open_feed(
     compiled: bool = False,
     companions: Companions | None = None,
 ) -> Feed:
-    """A feed that keeps the images where they are read fastest and there is room."""
+    """A feed that keeps the images in the fastest place with room for them."""
     where = _where(examples, size, device) if resident == "auto" else resident
     if where == "gpu":
         return GpuFeed(examples, size, device, threads, compiled, companions)
-    images: Images = examples
+    images: Images = Streamed(examples, size)
     if where == "ram":
-        images = Decoded(list(_decoded(examples, threads)), examples.labels)
+        images = Decoded(list(_decoded(examples, threads, size)), examples.labels)
     return HostFeed(images, examples.labels, size, device, threads, companions)
 
 
 def _where(examples: Examples, size: int, device: torch.device) -> Resident:
-    """The fastest place that has room, judged by a sample."""
+    """The fastest place with room, estimated from a sample."""
     places = np.linspace(0, len(examples) - 1, min(len(examples), 32)).astype(int)
     sides = [examples[int(place)][0].shape[1:] for place in places]
     if device.type == "cuda":
@@ -239,7 +222,7 @@ def _where(examples: Examples, size: int, device: torch.device) -> Resident:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be had on a device; a guess where the system does not tell."""
+    """Free bytes on a device; a guess if the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -249,31 +232,44 @@ def free_memory(device: torch.device) -> int:
         return 4 << 30
 
 
-def _decoded(examples: Examples, threads: int | None, limit: int | None = None) -> Iterator[Tensor]:
-    """Every image in order, its long side at most `limit`."""
+@dataclass
+class Streamed:
+    """Images decoded every time."""
 
-    def load(index: int) -> Tensor:
-        image = examples[index][0]
-        scale = limit / max(image.shape[1:]) if limit else 1.0
-        if scale >= 1:
-            return image
-        height, width = (max(1, round(side * scale)) for side in image.shape[1:])
-        return resize(image, height, width)
+    examples: Examples
+    size: int
 
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = self.examples[index]
+        return shrunk(image, 2 * self.size), label
+
+
+def shrunk(image: Tensor, limit: int) -> Tensor:
+    """An image whose long side is at most `limit`."""
+    scale = limit / max(image.shape[1:])
+    if scale >= 1:
+        return image
+    height, width = (max(1, round(side * scale)) for side in image.shape[1:])
+    return resize(image, height, width)
+
+
+def _decoded(examples: Examples, threads: int | None, size: int) -> Iterator[Tensor]:
+    """Every image in order."""
+    images = Streamed(examples, size)
     with workers(threads) as pool:
-        for _, image in ordered(pool, load, range(len(examples))):
+        for _, image in ordered(pool, lambda index: images[index][0], range(len(examples))):
             yield image
 
 
 class Views:
-    """Evaluation views of examples, made once and kept where there is room."""
+    """Evaluation views of examples, made once and kept if there is room."""
 
     def __init__(self, size: int, device: torch.device, resident: Resident, threads: int | None):
         self.size, self.device, self.resident, self.threads = size, device, resident, threads
         self._parts: list[list[tuple[Tensor, Tensor]] | Examples] = []
 
     def add(self, examples: Examples) -> None:
-        """More of them, after those that are there."""
+        """Append examples."""
         room = SHARE * free_memory(self.device)
         if self.resident == "stream" or 3 * self.size**2 * len(examples) > room:
             self._parts.append(examples)

@@ -1,4 +1,4 @@
-"""What a run needs to go on, and who keeps it."""
+"""State that a run needs to resume, and who keeps it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,13 +16,13 @@ class Saved:
     """A run at the end of a phase."""
 
     phase: int
-    checkpoint: Checkpoint  # groups "model" and "method"
+    checkpoint: Checkpoint
     memory: ReplayMemory | None
 
 
 @dataclass
 class Partial:
-    """A phase at the end of an epoch: groups "model" and "momentum"."""
+    """A phase at the end of an epoch; its checkpoint has a group "momentum"."""
 
     phase: int
     epoch: int
@@ -30,35 +30,37 @@ class Partial:
 
     @property
     def momentum(self) -> list[Tensor]:
-        """By parameter."""
+        """Momentum by parameter."""
         buffers = self.checkpoint.tensors["momentum"]
         return [buffers[str(index)] for index in range(len(buffers))]
 
 
-Leave = Callable[[Checkpoint], None]
+Share = Callable[[Checkpoint], None]
 
 
 class Keeper:
     """Keeps nothing; `RunFolder` keeps everything."""
 
+    keeps = False
+
     def load(self) -> Saved | None:
-        """The last phase that was finished."""
+        """The last finished phase."""
         return None
 
     def save(self, saved: Saved) -> None:
         """Keep the end of a phase."""
 
     def load_partial(self, phase: int) -> Partial | None:
-        """How far a phase had come."""
+        """The last checkpoint inside a phase."""
         return None
 
-    def save_partial(self, partial: Callable[[], Partial]) -> None:
-        """Keep the middle of a phase, if the last time was long ago."""
+    def save_partial(self, partial: Callable[[], Partial], now: bool = False) -> None:
+        """Keep the middle of a phase, if the last checkpoint is old enough (or `now`)."""
 
     @contextmanager
-    def shared(self, key: Callable[[], str]) -> Iterator[tuple[Checkpoint | None, Leave]]:
-        """A first phase that another run has trained; else a way to leave ours for others."""
+    def shared(self, key: Callable[[], str]) -> Iterator[tuple[Checkpoint | None, Share]]:
+        """A first phase trained by another run, or a way to share ours."""
         yield None, lambda checkpoint: None
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
-        """Something happened."""
+        """Record an event."""

@@ -1,0 +1,187 @@
+"""The replay memory as a data set: items, loaders, batches and worker processes."""
+
+import pickle
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+
+from mrdc._utils.errors import MemoryFileError
+from mrdc.memory import ReplayMemory
+from tests.conftest import jpeg
+from tests.memory.test_replay import filled, streams
+
+
+def mixed_sizes() -> ReplayMemory:
+    memory = ReplayMemory("1MB")
+    memory.add({0: [jpeg(n, 95, 20 + n, 30 - n) for n in range(8)]})
+    return memory
+
+
+def epoch(memory: ReplayMemory, number: int | None = None, threads: int = 1) -> Tensor:
+    """All images of an epoch of training batches."""
+    parts = memory.batches(4, 16, seed=1, epoch=number, threads=threads)
+    return torch.cat([images for images, _ in parts])
+
+
+# Items
+
+
+def test_items_are_uint8_chw_tensors_and_labels() -> None:
+    """A map-style data set."""
+    memory = filled()
+    image, label = memory[7]
+    assert (image.dtype, image.shape, label) == (torch.uint8, (3, 24, 32), 1)
+    assert len(list(memory)) == len(memory) == 18  # type: ignore[call-overload]
+    assert torch.equal(memory[-1][0], memory[17][0])
+    with pytest.raises(IndexError, match="outside a memory of 18"):
+        memory[18]
+
+
+@pytest.mark.parametrize("context", [None, "fork", "spawn"])
+def test_transforms_make_images_of_one_size(context: str | None, tmp_path: Path) -> None:
+    """In any loader, with or without workers."""
+    mixed_sizes().save(tmp_path / "a")
+    memory = ReplayMemory.load(tmp_path / "a", transform=v2.RandomResizedCrop((16, 12)))
+    workers = int(context is not None)
+    loader = DataLoader(memory, 4, num_workers=workers, multiprocessing_context=context)
+    assert [tuple(images.shape) for images, _ in loader] == [(4, 3, 16, 12)] * 2
+
+
+def test_batches_and_examples_ignore_the_transform() -> None:
+    """They make their own views of the stored images."""
+    plain, changed = mixed_sizes(), mixed_sizes()
+    changed.transform = lambda image: image.float().mean()
+    assert torch.equal(epoch(plain, 0), epoch(changed, 0))
+    assert changed[0][0].ndim == 0
+    assert torch.equal(changed.examples()[0][0], plain[0][0])
+
+
+def test_examples_hold_encoded_images_and_do_not_change() -> None:
+    """In the order of the memory, under their own names."""
+    memory = filled()
+    examples, before = memory.examples(), streams(memory)
+    memory.rebudget("3kB")
+    assert len(memory) < 18
+    assert [photo.load() for photo in examples.photos] == before
+    assert [photo.id for photo in examples.photos] == [
+        f"{c}/{n}" for c in range(3) for n in range(6)
+    ]
+    assert list(examples.labels) == filled().targets
+
+
+# Batches
+
+
+def test_training_batches_depend_on_seed_and_epoch_not_on_threads() -> None:
+    """Same draws with one thread and with four; other draws in another epoch."""
+    memory = filled()
+    assert torch.equal(epoch(memory, 0, threads=1), epoch(memory, 0, threads=4))
+    assert not torch.equal(epoch(memory, 0), epoch(memory, 1))
+
+
+def test_epochs_advance_by_themselves() -> None:
+    """Each call for training batches, used or not, is an epoch; other calls are not."""
+    memory, reference = filled(), filled()
+    assert torch.equal(epoch(memory), epoch(reference, 0))
+    list(memory.batches(4, 16, train=False))
+    epoch(memory, 7)
+    assert torch.equal(epoch(memory), epoch(reference, 1))
+    memory.batches(4, 16)
+    assert torch.equal(epoch(memory), epoch(reference, 3))
+
+
+def test_batches_hold_every_image_once() -> None:
+    """Shuffled, with their labels, and a short batch at the end."""
+    memory = filled()
+    batches = list(memory.batches(5, 16))
+    assert [len(y) for _, y in batches] == [5, 5, 5, 3]
+    assert sorted(torch.cat([y for _, y in batches]).tolist()) == memory.targets
+    images, labels = next(memory.batches(18, 24, train=False))
+    assert images.shape == (18, 3, 24, 24)
+    assert labels.tolist() == memory.targets
+
+
+# Worker processes
+
+
+def in_ram(path: Path) -> ReplayMemory:
+    """multiprocessing sends it as shared memory, not in the pickle."""
+    memory = filled(images=60)
+    assert memory.nbytes > 20_000
+    assert len(ForkingPickler.dumps(memory)) < memory.nbytes / 2
+    return memory
+
+
+def mapped(path: Path) -> ReplayMemory:
+    """Workers map the same file."""
+    filled(images=40).save(path)
+    memory = ReplayMemory.load(path)
+    assert len(pickle.dumps(memory)) < memory.nbytes / 2
+    assert memory.encoded(0)[700:] not in pickle.dumps(memory)
+    return memory
+
+
+def saved_over(path: Path) -> ReplayMemory:
+    """Loaded, changed, and saved to the file it came from."""
+    memory = mapped(path)
+    memory.add({9: [jpeg(999)]})
+    memory.save(path)
+    return memory
+
+
+def saved_over_link(path: Path) -> ReplayMemory:
+    """Loaded through a link to the file that is then replaced."""
+    mapped(path)
+    path.with_name("link").symlink_to(path)
+    memory = ReplayMemory.load(path.with_name("link"))
+    memory.rebudget("9kB")
+    memory.save(path)
+    return memory
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("make", [in_ram, mapped, saved_over, saved_over_link])
+def test_workers_read_the_same_images(
+    make: Callable[[Path], ReplayMemory], context: str, tmp_path: Path
+) -> None:
+    """From RAM or from the file."""
+    memory = make(tmp_path / "m")
+    loader = DataLoader(memory, batch_size=6, num_workers=1, multiprocessing_context=context)
+    images = torch.cat([x for x, _ in loader])
+    assert torch.equal(images, torch.stack([image for image, _ in memory]))  # type: ignore[attr-defined]
+
+
+def test_saving_elsewhere_leaves_the_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A memory does not depend on copies of it, nor on the working folder."""
+    monkeypatch.chdir(tmp_path)
+    memory = mapped(Path("a.mrdc"))
+    memory.save("b.mrdc")
+    Path("b.mrdc").unlink()
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    assert streams(pickle.loads(pickle.dumps(memory))) == streams(memory)
+
+
+def test_a_pickle_whose_file_was_replaced_is_refused(tmp_path: Path) -> None:
+    """Rather than reading other images."""
+    data = pickle.dumps(mapped(tmp_path / "a.mrdc"))
+    filled(classes=2).save(tmp_path / "a.mrdc")
+    with pytest.raises(MemoryFileError, match="replaced since"):
+        pickle.loads(data)
+
+
+def test_a_spooled_memory_refuses_to_be_pickled(tmp_path: Path) -> None:
+    """Its bytes are in a file without a name."""
+    memory = ReplayMemory("1MB", "jpeg", 50, spool=tmp_path)
+    memory.add({0: [jpeg(0)]})
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(TypeError, match="save it and load the file"):
+        pickle.dumps(memory)

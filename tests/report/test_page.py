@@ -1,0 +1,300 @@
+"""Pages: what they show, what they leave out, and that they are self-contained."""
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrdc._utils.errors import OutputError, UsageError
+from mrdc.report import write_report
+from mrdc.report.costs import PARTS as KINDS
+from mrdc.report.costs import seconds_by_part
+from mrdc.report.figures import COLOURS, Figure, drawn, label_points, legend, line, short
+from mrdc.report.page import SECTIONS, write_page
+from mrdc.report.parts import Grid, Section
+from mrdc.report.runs import find_runs, read_run
+from mrdc.training.results import MemorySummary
+from tests.report.folders import PARTS, grid, made, phase, scenes
+
+
+def written(sources: list[Path], tmp_path: Path, **options: Any) -> str:
+    write_report(sources, tmp_path / "page.html", **options)
+    return (tmp_path / "page.html").read_text()
+
+
+def section(name: str, folders: list[Path]) -> Section:
+    return SECTIONS[name](find_runs(folders))
+
+
+def grids(name: str, folders: list[Path]) -> list[Grid]:
+    return [part for part in section(name, folders).parts if isinstance(part, Grid)]
+
+
+def figures(name: str, folders: list[Path]) -> list[Figure]:
+    return [part for part in section(name, folders).parts if isinstance(part, Figure)]
+
+
+def names_of(page: str) -> list[str]:
+    return re.findall(r'<section id="([^"]+)"', page)
+
+
+# The page
+
+
+def test_the_page_is_self_contained(tmp_path: Path) -> None:
+    """It requests nothing, ids are unique, and it is the same each time."""
+    runs = grid(tmp_path, {"90": [60.0], "50": [55.0], "10": [50.0]})
+    page = written(runs, tmp_path)
+    assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
+    assert "default-src 'none'" in page and not re.findall(r"url\((?!#)", page)
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert page == written(runs, tmp_path)
+
+
+def test_names_from_users_are_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    page = written([made(tmp_path / "run", name=evil, data=f"/x/{evil}")], tmp_path)
+    assert evil not in page and "&lt;script&gt;alert(1)" in page
+    assert page.count("<script>") == 1  # ours
+
+
+def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
+    """One run has no trade-off and no detector; a run that has just started has no figure."""
+    names = names_of(written([made(tmp_path / "run")], tmp_path))
+    assert names == ["runs", "table", "accuracy", "budget", "volume-ratio", "confusion", "time"]
+    page = written([made(tmp_path / "begun", (), done=False)], tmp_path)
+    assert names_of(page) == ["runs"] and "unfinished: 0 of 2 phases" in page
+
+
+def test_sections_can_be_chosen(tmp_path: Path) -> None:
+    """With a title, a question, and the paper's table after ours."""
+    run, paper = made(tmp_path / "run"), [["budget", "%"], ["20", 70.84]]
+    options: dict[str, Any] = {"title": "T", "question": "Why?", "paper": paper}
+    page = written([run], tmp_path, sections=("time", "table", "runs"), **options)
+    assert names_of(page) == ["time", "table", "paper", "runs"]
+    assert "<h1>T</h1>" in page and "Why?" in page and "70.84" in page
+    with pytest.raises(UsageError, match="unknown section 'tables'"):
+        written([run], tmp_path, sections=("tables",))
+
+
+def test_figures_are_also_files(tmp_path: Path) -> None:
+    """As SVG, and their data as CSV."""
+    written([made(tmp_path / "run")], tmp_path)
+    folder = tmp_path / "page-figures"
+    names = {path.stem for path in folder.iterdir()}
+    assert {"accuracy-1", "time-1", "volume-ratio-1", "confusion-1"} == names
+    rows = list(csv.reader((folder / "accuracy-1.csv").read_text().splitlines()))
+    assert rows[0] == ["run", "phase", "accuracy of the classes seen, %", "standard deviation"]
+    assert [float(row[2]) for row in rows[1:]] == [60.0, 50.0]
+    assert (folder / "accuracy-1.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "message"),
+    [
+        ("page.txt", UsageError, "must end in .html"),
+        ("no/page.html", OutputError, "there is no folder"),
+        ("theirs.html", OutputError, "exists and is not a page of mrdc"),
+    ],
+)
+def test_refuses_to_replace_other_files(
+    output: str, kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs.html").write_text("mine")
+    with pytest.raises(kind, match=message):
+        write_page(tmp_path / output, "T", [Section("a", "A", ["text"])], "Lead.")
+    assert (tmp_path / "theirs.html").read_text() == "mine"
+
+
+# Tables
+
+
+def test_what_all_runs_share_is_in_the_caption(tmp_path: Path) -> None:
+    """A single run has everything in the table, with all its commits."""
+    folders = [made(tmp_path / str(n), seed=n) for n in range(2)]
+    (both,), (alone,) = grids("runs", folders), grids("runs", folders[:1])
+    assert "seed" in both.rows[0] and "data" not in both.rows[0] and "budget" not in both.rows[0]
+    assert both.caption.startswith("All runs: data photos, phases 1, budget 8/class")
+    assert "data" in alone.rows[0] and not alone.caption
+    assert "abc1234, then def5678" in alone.rows[1]
+
+
+def test_remarks_on_the_data(tmp_path: Path) -> None:
+    results: list[dict[str, Any]] = [{"held_out": True}, {"synthetic": True}, {}]
+    folders = [
+        made(tmp_path / str(number), data=f"data-{number}", result=more)
+        for number, more in enumerate(results)
+    ]
+    notes = section("runs", folders).parts[1:]
+    assert [str(note).partition(";")[0].partition(",")[0] for note in notes] == [
+        "data-0: no test images of their own",
+        "data-1: synthetic images",
+        "These runs use different data: compare within one data set only.",
+    ]
+
+
+def test_runs_without_a_memory_have_no_budget(tmp_path: Path) -> None:
+    bare = made(tmp_path / "a", events=[phase(0, 60.0, memory=MemorySummary())], name="finetune")
+    folders = [bare, made(tmp_path / "b")]
+    (table,), (budgets,) = grids("runs", folders), grids("budget", folders)
+    places = [table.rows[0].index(head) for head in ("budget", "quality")]
+    found = [[row[place] for place in places] for row in table.rows[1:]]
+    assert found == [["", ""], ["8/class", "auto"]] and len(budgets.rows) == 2
+
+
+def test_equal_phases_have_no_first_phase(tmp_path: Path) -> None:
+    (table,) = grids("runs", [made(tmp_path / "a", (), done=False, phases=5, first="equal")])
+    assert "unfinished: 0 of 5 phases" in table.rows[1]
+
+
+def test_means_and_deviations_over_seeds(tmp_path: Path) -> None:
+    """55 and 65: 60 with a sample deviation of 7.07, as in the table of budgets and figures."""
+    runs = [made(tmp_path / "a"), made(tmp_path / "b", (70.0, 60.0), seed=1)]
+    more = MemorySummary(92, 100, 9, parameter_bytes=2000)
+    last = [phase(0, 55.0), phase(1, 45.0, memory=more)]
+    runs.append(made(tmp_path / "c", events=last, seed=2, result={"paper": 62.0}))
+    (two,), (three,) = grids("table", runs[:2]), grids("table", runs)
+    assert "60.00 ± 7.07" in two.rows[1] and "61.00" in two.rows[1]
+    assert "the paper %" not in three.rows[0]  # as they disagree
+    assert three.rows[1][three.rows[0].index("images held")] == "8"
+    (budget,) = grids("budget", runs)
+    assert budget.rows[1][1:] == ["100", "91", "8", "667"]
+    (figure,) = figures("accuracy", runs[:2])
+    assert [row[2:] for row in figure.data[1:]] == [[65.0, 50**0.5], [55.0, 50**0.5]]
+    assert "standard deviation over seeds" in figure.title
+
+
+def test_repeated_seeds_are_mentioned(tmp_path: Path) -> None:
+    runs = [made(tmp_path / name) for name in "ab"]
+    assert section("table", runs).parts[1] == "A seed that was run more than once counts once."
+    assert len(section("table", runs[:1]).parts) == 1
+
+
+def test_scenes_are_averaged_over_seeds(tmp_path: Path) -> None:
+    """AP, AP by class and pseudo labels; values that one seed lacks come from the others."""
+    folders = [
+        scenes(tmp_path / str(seed), ap, report | {"warning": "few"}, seed=seed)
+        for seed, (ap, report) in enumerate(
+            [(30.0, {"labels_per_image": 1.0}), (40.0, {"labels_per_image": 1, "precision": 80.0})]
+        )
+    ]
+    (table,), (scores, labels) = grids("table", folders), grids("detection", folders)
+    assert table.rows[1][3:7] == ["35.00 ± 7.07", "61.00", "55.00 ± 0.00", "20.00 ± 0.00"]
+    assert scores.rows == [["run", "car"], ["lucir-mrdc, quality auto", "35.00 ± 7.07"]]
+    assert labels.rows[1][2:] == ["1.00 ± 0.00", "80.00", "35.00 ± 7.07"]
+    assert str(section("detection", folders).parts[2:]).count("phase 0: few.") == 1
+
+
+def test_pseudo_labels_without_true_boxes(tmp_path: Path) -> None:
+    """Their number and the student's AP, also for classes that only some runs have."""
+    reports = {"car": {"pseudo_labels_per_image": 2.25, "student_ap": 28.5}}
+    reports |= {"bus": {"labels_per_image": 0.75}}
+    folders = [
+        scenes(tmp_path / name, 30.0, report, data=name, by_class={name: 31.0})
+        for name, report in reports.items()
+    ]
+    scores, labels = grids("detection", folders)
+    assert set(scores.rows[0][1:]) == {"car", "bus"}
+    assert labels.rows[0][1:] == ["phase", "labels per image", "AP", "AP of the student"]
+    assert ["2.25", "30.00", "28.50"] in [row[2:] for row in labels.rows]
+
+
+def test_grids_drop_empty_columns_and_find_numbers() -> None:
+    table = Grid([["a", "b", "c", "d"], ["x", "", 1, "2.5 ± 1"], ["y", None, "-3", ""]])
+    assert table.rows[0] == ["a", "c", "d"] and table.numbers == [False, True, True]
+
+
+# Figures
+
+
+def test_many_lines_take_several_figures(tmp_path: Path) -> None:
+    """No more than there are colours, about equally many in each; other phases stand apart."""
+    runs = [made(tmp_path / f"{n}", train={"lr": n}) for n in range(len(COLOURS) + 3)]
+    runs.append(made(tmp_path / "more", phases=2))
+    found = figures("accuracy", runs)
+    assert [len({row[0] for row in figure.data[1:]}) for figure in found] == [5, 6, 1]
+
+
+def test_a_trade_off_needs_three_qualities_of_equal_settings(tmp_path: Path) -> None:
+    """In order, each with its spread over seeds; shorter training is another curve."""
+    scores = {"10": [45.0, 47.0], "original": [40.0, 42.0], "50": [62.0, 64.0]}
+    runs = grid(tmp_path / "a", scores) + grid(tmp_path / "b", scores, train={"epochs": 1})
+    found = figures("trade-off", runs)
+    assert len(found) == 2 and "standard deviation over seeds" in found[0].title
+    rows = [[row[0], row[2], row[4]] for row in found[0].data[1:]]
+    deviation = pytest.approx(2**0.5)
+    assert rows == [
+        ["original", 41.0, deviation],
+        ["50", 63.0, deviation],
+        ["10", 46.0, deviation],
+    ]
+    assert str(section("trade-off", runs).parts[1]).endswith("picks 50.")
+    assert not section("trade-off", runs[:4]).parts
+
+
+def test_small_figures_and_their_ticks(tmp_path: Path) -> None:
+    """R_q with numbers in full and the quality in use; tasks are whole numbers."""
+    run = [made(tmp_path / "run")]
+    (ratios,), (tasks,) = figures("volume-ratio", run), figures("confusion", run)
+    assert ratios.small and tasks.small and ratios.title.endswith("; quality in use: 50")
+    assert ">0.5<" in ratios.svg and ">5<" in ratios.svg
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", tasks.svg)
+    assert texts.count("0") >= 2 and not any("." in text for text in texts)
+
+
+def test_what_r_q_leaves_out_is_named(tmp_path: Path) -> None:
+    more = {"left_out": {"class c": "one image", "jpeg 10": "too many rows"}}
+    (_, note) = section("volume-ratio", [made(tmp_path / "run", result=more)]).parts
+    assert str(note).endswith("left out of R_q: class c (one image), jpeg 10 (too many rows).")
+
+
+def test_time_is_summed_by_kind_of_work(tmp_path: Path) -> None:
+    """Small kinds together; every kind has a colour."""
+    found = seconds_by_part(read_run(made(tmp_path / "run")))
+    assert (found["train"], found["evaluate"], found["other"]) == (8.0, 2.0, 0.5)
+    assert len(KINDS) + 1 <= len(COLOURS)
+
+
+def test_a_first_phase_taken_over_is_shown(tmp_path: Path) -> None:
+    """As a kind of its own; its images do not count for the speed."""
+    took = phase(0, 1, trained_images=9000, parts=PARTS | {"train": 0.1, "taken_over": 4.0})
+    own, other = made(tmp_path / "a"), made(tmp_path / "b", events=[took, phase(1, 1)])
+    assert ["taken_over" in figures("time", [run])[0].data[0] for run in (own, other)] == [0, 1]
+    (before,), (table,) = grids("time", [own]), grids("time", [other])
+    assert not before.caption and table.caption.startswith("Taken over: ")
+    assert table.rows[1][2:] == ["9,080", "20"]
+
+
+@pytest.mark.parametrize("name", [r"a$\frac$b", "_hidden", "caf\udce9"])
+def test_any_name_can_be_in_a_legend(name: str) -> None:
+    figure = Figure("Names", "Names", [])
+    with drawn(figure) as axes:
+        line(axes, 0, [0, 1], [0, 1], name)
+        line(axes, 1, [0, 1], [1, 0], "other")
+        legend(axes, 2)
+    assert name.replace("\udce9", "?") in figure.svg and "other" in figure.svg
+    assert short("a_rather_long_class_name") == "a_rathe…ass_name"
+
+
+def test_labels_of_points_do_not_overlap() -> None:
+    """Even if all points are in the same place."""
+    with drawn(Figure("Labels", "Labels", [])) as axes:
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        label_points(axes, [(0.5, 0.5, text) for text in ("original", "90", "75", "50")])
+        axes.figure.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(box.count_overlaps([b for b in boxes if b is not box]) for box in boxes)
+
+
+def test_two_figures_share_no_ids() -> None:
+    """Clip paths and markers of one never serve another."""
+    pair = [Figure(name, "", []) for name in ("one", "two")]
+    for figure in pair:
+        with drawn(figure) as axes:
+            line(axes, 0, [0, 1], [1, 2], "l")
+    first, second = (set(re.findall(r'\sid="([^"]+)"', figure.svg)) for figure in pair)
+    used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", pair[0].svg))
+    assert first and not first & second and used <= first

@@ -1,0 +1,127 @@
+"""Reading run folders: what counts as a run, its order, groups over seeds, and damage."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrdc._utils.errors import DataError
+from mrdc.report.groups import group_by_seed
+from mrdc.report.runs import find_runs, read_run
+from tests.report.folders import RESULT, made, phase
+
+
+def labels(folders: list[Path]) -> list[str]:
+    return [group.label for group in group_by_seed(find_runs(folders))]
+
+
+def test_each_run_is_found_once(tmp_path: Path) -> None:
+    """By its folder, its results, a folder above, or a link."""
+    one, two = made(tmp_path / "s" / "one"), made(tmp_path / "s" / "two", seed=1)
+    (tmp_path / "link").symlink_to(one)
+    found = find_runs([tmp_path / "s", one, two / "results.jsonl", tmp_path / "link"])
+    assert [run.path for run in found] == [one, two]
+
+
+@pytest.mark.parametrize(
+    ("where", "message"), [("nowhere", "no such folder"), (".", "contains no run")]
+)
+def test_no_run_is_refused(where: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        find_runs([tmp_path / where])
+
+
+def test_a_run_is_read_into_typed_results(tmp_path: Path) -> None:
+    found = read_run(made(tmp_path / "run"))
+    assert found.phases == [phase(0, 60.0), phase(1, 50.0)]
+    assert found.result is not None and found.result.mean_choice == RESULT.mean_choice
+    assert found.name == "lucir-mrdc" and not found.problems
+
+
+def test_runs_are_in_the_order_of_their_grid(tmp_path: Path) -> None:
+    """Originals first, then numbers as numbers, whatever the folders are called."""
+    qualities = ("10", "auto", "90", "original", "100")
+    for quality in qualities:
+        made(tmp_path / "q" / quality, memory={"quality": quality})
+    found = [run.memory["quality"] for run in find_runs([tmp_path / "q"])]
+    assert found == ["original", "100", "90", "10", "auto"]
+    for budget in ("16MB", "4MB", "900kB"):
+        for phases in (25, 5):
+            folder = tmp_path / "b" / f"{budget}-{phases}"
+            made(folder, memory={"budget": budget}, phases=phases)
+    found = [(run.settings["phases"], run.memory["budget"]) for run in find_runs([tmp_path / "b"])]
+    assert found == [(p, b) for p in (5, 25) for b in ("900kB", "4MB", "16MB")]
+
+
+def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(tmp_path: Path) -> None:
+    """Labels name what else differs."""
+    for number, epochs in enumerate([1, 1, 4]):
+        made(tmp_path / "s" / str(number), seed=number, train={"epochs": epochs})
+    made(tmp_path / "s" / "3", memory={"select": "random"}, train={"epochs": 1}, seed=5)
+    groups = group_by_seed(find_runs([tmp_path / "s"]))
+    assert [(group.label, len(group.runs)) for group in groups] == [
+        ("lucir-mrdc, quality auto, train.epochs 1", 2),
+        ("lucir-mrdc, quality auto, train.epochs 4", 1),
+        ("lucir-mrdc, quality auto, random", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({"memory": {"budget": "4/class"}}, {}, ["4/class, quality auto", "8/class, quality auto"]),
+        ({"phases": 1}, {"phases": 2}, ["quality auto, 1 phases", "quality auto, 2 phases"]),
+        (
+            {"options": []},
+            {"options": ["a=1", "b=2"]},
+            ["quality auto, options none", "quality auto, options a=1 b=2"],
+        ),
+        (
+            {"data": "/a/photos"},
+            {"data": "/b/photos"},
+            ["quality auto, data /a/photos", "quality auto, data /b/photos"],
+        ),
+        (
+            {"seed": 0},
+            {"seed": 1, "done": False},
+            ["quality auto", "quality auto, unfinished after 2"],
+        ),
+    ],
+)
+def test_labels_name_what_differs(
+    first: dict[str, Any], second: dict[str, Any], expected: list[str], tmp_path: Path
+) -> None:
+    runs = [made(tmp_path / "0", **first), made(tmp_path / "1", **second)]
+    assert labels(runs) == [f"lucir-mrdc, {text}" for text in expected]
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    """Run twice it would look like a second seed without any spread."""
+    seeds = [("a", 0, 60.0), ("b", 1, 40.0), ("c", 0, 60.0)]
+    runs = [made(tmp_path / name, (value, value), seed=seed) for name, seed, value in seeds]
+    (group,) = group_by_seed(find_runs(runs))
+    assert [run.path.name for run in group.runs] == ["a", "b"]
+
+
+def test_broken_lines_are_reported_and_skipped(tmp_path: Path) -> None:
+    """Cut short, or without the fields of a phase."""
+    run = made(tmp_path / "run")
+    with (run / "results.jsonl").open("ab") as file:
+        file.write(b'{"event": "phase", "phase"\n{"event": "phase", "phase": 2}\n')
+    found = read_run(run)
+    assert found.problems == [f"line {n} of results.jsonl cannot be read" for n in (5, 6)]
+    assert found.accuracy == [60.0, 50.0]
+
+
+def test_a_run_that_lacks_a_phase_is_left_out(tmp_path: Path) -> None:
+    """Its averages would mean something else."""
+    found = read_run(made(tmp_path / "run", events=[phase(0, 50), phase(2, 40)]))
+    assert found.phases == [] and found.result is None and "lacks phases" in found.problems[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", "{}"])
+def test_a_run_with_a_damaged_config_is_left_out(text: str, tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    (run / "config.json").write_text(text)
+    found = read_run(run)
+    assert found.phases == [] and "config.json cannot be read" in found.problems[0]
