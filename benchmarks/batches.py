@@ -70,7 +70,7 @@ def usual(batches: DataLoader[tuple[Tensor, int]]) -> None:
 
 def ours(memory: ReplayMemory, threads: int, consume: Callable[[Tensor], object]) -> None:
     """An epoch of the memory."""
-    for images, _ in memory.batches(BATCH, SIZE, seed=SEED, threads=threads):
+    for images, _ in memory.batches(BATCH, SIZE, seed=SEED, epoch=0, threads=threads):
         consume(images)
 
 

@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-import mrdc.training.prepare
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
+from mrdc.nn.checkpoint import WIDTHS
 from mrdc.nn.embed import Embedder
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
@@ -81,6 +81,5 @@ def seeded() -> Iterator[None]:
 
 @pytest.fixture
 def quick(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Narrow networks of two channels, and still one thread: the embedder wants two."""
-    monkeypatch.setitem(mrdc.training.prepare.WIDTHS, "resnet18-narrow", 2)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    """Narrow networks of two channels."""
+    monkeypatch.setitem(WIDTHS, "resnet18-narrow", 2)

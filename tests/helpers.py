@@ -1,69 +1,118 @@
-"""What tests of methods share: lessons without a run, small networks, images and runs."""
+"""Shared by tests of methods and networks: lessons without a run, small networks, small runs."""
 
-from collections import Counter
+import copy
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, Self, TypeVar, cast
 
-import numpy as np
 import torch
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrdc.data.examples import Examples
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
-from mrdc.methods.base import Lesson
-from mrdc.nn.heads import LSC, Head, Split
+from mrdc.memory.replay import ReplayMemory
+from mrdc.methods import Lesson, Method, TrainSettings
+from mrdc.methods.options import make_method
+from mrdc.nn.branches import Branches
+from mrdc.nn.checkpoint import Checkpoint
+from mrdc.nn.heads import LSC, Head, SplitCosine
 from mrdc.nn.net import Net, Output
-from mrdc.nn.resnet import ResNet, Variant
-from mrdc.training.classes import Run
+from mrdc.nn.resnet import ResNet, ScaledConv, Variant
+from mrdc.training.classes import ClassLearner
 from mrdc.training.feed import open_feed
 from mrdc.training.fit import fit
-from mrdc.training.resume import Keeper
-from mrdc.training.settings import MemorySettings, RunSettings, TrainSettings
+from mrdc.training.phases import Phases
+from mrdc.training.resume import Keeper, Partial, Saved
+from mrdc.training.settings import LearnSettings, MemorySettings
 from tests.conftest import jpeg, pixels
+
+CPU = torch.device("cpu")
+M = TypeVar("M", bound=nn.Module)
+
+
+# Lessons
 
 
 def nothing(*_: Any, **__: Any) -> Any:
-    """For what a test does not expect to be called."""
+    """A service that the test does not expect to be used."""
     raise AssertionError
 
 
 def lesson(**given: Any) -> Lesson:
-    """The second phase, of a class more than the two before, with only what is given."""
+    """The second phase: one class after the two before it, with only what is given."""
+    services: dict[str, Any] = dict.fromkeys(("fit", "features", "preview", "build"), nothing)
+    services["seed"] = len
+    services |= {name: given.pop(name) for name in services if name in given}
     fields: dict[str, Any] = {
-        "phase": 1, "old": 2, "new": 1, "model": nothing, "teacher": None, "train": Examples(),
-        "fresh": Examples(), "memory": Examples(), "images": ImageSet((), (), ()),
-        "training": TrainSettings(epochs=3, batch_size=4), "loss": nothing, "fit": nothing,
-        "features": nothing, "store": lambda: None, "preview": nothing, "build": nothing,
-        "size": 8, "quota": 20, "seed": len,
-    }  # fmt: skip
+        "phase": 1,
+        "old": 2,
+        "new": 1,
+        "model": nothing,
+        "teacher": None,
+        "train": Examples(),
+        "fresh": Examples(),
+        "memory": Examples(),
+        "images": ImageSet((), (), ()),
+        "training": TrainSettings(epochs=3, batch_size=4),
+        "trainer": SimpleNamespace(**services),
+        "size": 8,
+        "quota": 20,
+    }
     return Lesson(**fields | given)
 
 
-def small_stream(*sizes: int, images: int = 6) -> Stream:
-    """Phases of so many classes of small photos; two more of each to test."""
+def training(
+    model: Net, loss: Callable[..., Tensor], seen: list[tuple[Examples, TrainSettings]]
+) -> Callable[..., None]:
+    """The service `fit`, with the loss of a method; notes what it is called with."""
+
+    def run(part: Examples, training: TrainSettings, given: Any, **options: Any) -> None:
+        assert given is None  # the whole method's loss
+        seen.append((part, training))
+        feed = open_feed(part, 8, CPU, "ram", threads=1)
+        fit(model, loss, feed, training, seed=7, **options)
+
+    return run
+
+
+# Images
+
+
+def photo(name: str, seed: int, height: int = 8, width: int = 8) -> Photo:
+    return Photo(name, partial(pixels, seed, height, width))
+
+
+def examples(labels: list[int]) -> Examples:
+    """Small images with these labels, named by position."""
+    return Examples(tuple(photo(str(n), n) for n in range(len(labels))), tuple(labels))
+
+
+def small_stream(*sizes: int, images: int = 6, height: int = 8, width: int = 8) -> Stream:
+    """Phases of this many classes of small JPEG files, with two test images per class."""
     classes = range(sum(sizes))
-    train, test = (
-        ImageSet(
-            tuple(chr(ord("a") + c) for c in classes),
-            tuple(
-                [Photo(f"{c}/{n}", partial(jpeg, 100 * c + n, 95, 8, 8)) for n in numbers]
-                for c in classes
-            ),
-            tuple([len(jpeg(100 * c + n, 95, 8, 8)) for n in numbers] for c in classes),
+
+    def files(numbers: range) -> ImageSet:
+        data = [[jpeg(100 * c + n, 95, height, width) for n in numbers] for c in classes]
+        photos = tuple(
+            [Photo(f"{c}/{n}", partial(bytes, one)) for n, one in zip(numbers, of, strict=True)]
+            for c, of in enumerate(data)
         )
-        for numbers in (range(images), range(90, 92))
-    )
-    return Stream(train, test, sizes)
+        names = tuple(chr(ord("a") + c) for c in classes)
+        return ImageSet(names, photos, tuple([len(one) for one in of] for of in data))
+
+    return Stream(files(range(images)), files(range(90, 92)), sizes)
+
+
+# Networks
 
 
 class Says:
-    """A network that always says the same."""
+    """A network with a constant answer."""
 
     def __init__(
         self, scores: Tensor, features: Tensor | None = None, maps: tuple[Tensor, ...] = ()
@@ -92,53 +141,146 @@ def says(scores: Tensor, features: Tensor | None = None, maps: tuple[Tensor, ...
     return cast(Net, Says(scores, features, maps))
 
 
-def tiny(variant: Variant, head: type[Head]) -> Net:
+def tiny(variant: Variant = "lucir", head: type[Head] = SplitCosine, classes: int = 0) -> Net:
+    """A network of 16 features, in evaluation mode."""
     backbone = ResNet(variant, 2, "3x3")
-    return Net(backbone, head(backbone.features)).eval()
+    net = Net(backbone, head(backbone.features)).eval()
+    if classes:
+        net.head.grow(classes)
+    return net
 
 
-def photo(name: str, seed: int) -> Photo:
-    return Photo(name, partial(pixels, seed, 8, 8))
-
-
-def examples(labels: list[int]) -> Examples:
-    """Small images with these labels; a name is a place."""
-    return Examples(tuple(photo(str(n), n) for n in range(len(labels))), tuple(labels))
-
-
-def training(model: Net, seen: list[TrainSettings]) -> Callable[..., None]:
-    """Trains as a run does; notes with what settings."""
-
-    def run(part: Examples, training: TrainSettings, loss: Any, **options: Any) -> None:
-        seen.append(training)
-        counts = Counter(part.labels)
-        assert len(set(counts.values())) == 1, counts
-        feed = open_feed(part, 8, torch.device("cpu"), "ram", threads=1)
-        fit(model, loss, feed, training, seed=0, **options)
-
-    return run
-
-
-def after_a_phase(variant: Variant, head: type[Split]) -> tuple[Net, Net]:
+def after_a_phase(variant: Variant, head: type[Head]) -> tuple[Net, Net]:
     """A network of three classes and its teacher of two."""
-    net = tiny(variant, head)
-    net.head.grow(2)
+    net = tiny(variant, head, 2)
     teacher = net.frozen()
     net.head.grow(1)
     return net, teacher
 
 
-def small_run(method: str, *options: str, **given: Any) -> Run:
-    memory = MemorySettings(budget="12/class", quality="original", candidates=(50,))
-    chosen = RunSettings(
-        "photos", method=method, options=options, network="resnet18-narrow", size=8, device="cpu",
-        threads=2, memory=memory, train=TrainSettings(epochs=1, batch_size=16),
-    )  # fmt: skip
-    return Run(replace(chosen, **given), small_stream(2, 2, 2, images=30), Keeper())
+def lived_in(module: M) -> M:
+    """A module in evaluation mode, with everything moved away from its start."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            for spread in (part.weight, part.running_var):
+                nn.init.uniform_(cast(Tensor, spread), 0.5, 1.5)
+            for shift in (part.bias, part.running_mean):
+                nn.init.normal_(cast(Tensor, shift), 0, 0.3)
+        elif isinstance(part, nn.Conv2d):
+            part.weight.data *= torch.empty_like(part.weight).uniform_(0.5, 1.5)
+        elif isinstance(part, ScaledConv):
+            nn.init.uniform_(part.scale, 0.5, 1.5)
+        elif isinstance(part, Branches):
+            nn.init.uniform_(part.alpha, 0.2, 0.8)
+    return module.eval()
 
 
-ROWS = st.integers(1, 5).flatmap(
-    lambda n: st.integers(2, 6).flatmap(
-        lambda c: arrays(np.float32, (n, c), elements=st.floats(-8, 8, width=32))
+def state_of(net: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def changed(net: nn.Module, before: dict[str, Tensor]) -> set[str]:
+    """Names of the tensors that differ."""
+    now = net.state_dict()
+    assert now.keys() == before.keys()
+    return {name for name, value in now.items() if not torch.equal(value, before[name])}
+
+
+# Runs
+
+
+class Run(Phases):
+    """A run whose phases a test starts one by one."""
+
+    learner: ClassLearner
+
+    def learn(self, *phases: int) -> Self:
+        for phase in phases:
+            self._learn(phase)
+        return self
+
+    @property
+    def memory(self) -> ReplayMemory:
+        assert self.learner.exemplars is not None
+        return self.learner.exemplars.memory
+
+
+def small_run(
+    method: str | Method,
+    *options: str,
+    stream: Stream | None = None,
+    keeper: Keeper | None = None,
+    network: nn.Module | None = None,
+    memory: dict[str, Any] | None = None,
+    **given: Any,
+) -> Run:
+    """A run on six classes in three phases; `memory` and the rest change its settings."""
+    made = make_method(method, options) if isinstance(method, str) else method
+    held: dict[str, Any] = {"budget": "12/class", "quality": "original", "qualities": (50,)}
+    usual: dict[str, Any] = {
+        "network": "resnet18-narrow",
+        "size": 8,
+        "device": "cpu",
+        "threads": 2,
+        "memory": MemorySettings(**held | (memory or {})),
+        "train": TrainSettings(epochs=1, batch_size=16),
+    }
+    stream = stream or small_stream(2, 2, 2, images=30)
+    return Run(ClassLearner(made, stream, LearnSettings(**usual | given), network), keeper)
+
+
+class KilledError(Exception):
+    """Ends a run early."""
+
+
+@dataclass
+class Remembers(Keeper):
+    """Keeps copies in RAM, laid out as files would be; may stop the run once.
+
+    Attributes:
+        stop: a phase, and an epoch in it or None for its end.
+    """
+
+    keeps = True
+    stop: tuple[int, int | None] | None = None
+    saved: list[Saved] = field(default_factory=list)
+    partial: Partial | None = None
+
+    def load(self) -> Saved | None:
+        return as_files(self.saved[-1]) if self.saved else None
+
+    def save(self, saved: Saved) -> None:
+        self.saved.append(as_files(saved))
+        self._maybe_stop(saved.phase, None)
+
+    def load_partial(self, phase: int) -> Partial | None:
+        return self.partial if self.partial and self.partial.phase == phase else None
+
+    def save_partial(self, partial: Callable[[], Partial], now: bool = False) -> None:
+        made = partial()
+        self.partial = Partial(made.phase, made.epoch, as_file(made.checkpoint))
+        self._maybe_stop(made.phase, made.epoch)
+
+    def _maybe_stop(self, phase: int, epoch: int | None) -> None:
+        if self.stop == (phase, epoch):
+            self.stop = None
+            raise KilledError
+
+
+def as_files(saved: Saved) -> Saved:
+    memory = copy.copy(saved.memory)  # adding to it replaces its lists and changes none
+    return Saved(saved.phase, as_file(saved.checkpoint), memory)
+
+
+def as_file(checkpoint: Checkpoint) -> Checkpoint:
+    groups = checkpoint.tensors.items()
+    return Checkpoint(
+        checkpoint.architecture,
+        {g: {n: t.detach().contiguous().clone() for n, t in ts.items()} for g, ts in groups},
+        json.loads(json.dumps(checkpoint.about)),
     )
-)
+
+
+def stored(memory: ReplayMemory | None) -> list[bytes]:
+    """The encoded images of a memory."""
+    return [] if memory is None else [memory.encoded(index) for index in range(len(memory))]

@@ -1,75 +1,106 @@
 """Memory replay with data compression: old training images under a byte budget.
 
-import mrdc
-plan = mrdc.plan("photos", "20/class")               # which quality, how many images
-packed = mrdc.pack("photos", "200MB", "old.mrdc")    # one memory file
-memory = mrdc.ReplayMemory.load("old.mrdc")          # a torch Dataset
+    import mrdc
+    plan = mrdc.plan("photos", "20/class")               # which quality, how many images
+    packed = mrdc.pack("photos", "200MB", "old.mrdc")    # one memory file
+    memory = mrdc.ReplayMemory.load("old.mrdc")          # a torch Dataset
+    stream = mrdc.open_stream("photos", phases=5)
+    result = mrdc.run_phases(mrdc.LUCIR(), stream)       # learn it phase by phase
+
+Everything in `__all__` is public, and imported when it is first used; everything else is private.
 """
 
-from __future__ import annotations
-
-import os
-from collections.abc import Callable
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ReplayMemory", "pack", "plan"]
 
 if TYPE_CHECKING:
-    from mrdc.memory.replay import ReplayMemory
-    from mrdc.planning.pack import Packed
-    from mrdc.planning.plan import Plan
+    from mrdc._utils.errors import BudgetError as BudgetError
+    from mrdc._utils.errors import CheckpointError as CheckpointError
+    from mrdc._utils.errors import DataError as DataError
+    from mrdc._utils.errors import ImageError as ImageError
+    from mrdc._utils.errors import MemoryFileError as MemoryFileError
+    from mrdc._utils.errors import MrdcError as MrdcError
+    from mrdc._utils.errors import OutputError as OutputError
+    from mrdc._utils.errors import SweepError as SweepError
+    from mrdc._utils.errors import TrainingError as TrainingError
+    from mrdc._utils.errors import UsageError as UsageError
+    from mrdc._utils.errors import VolumeError as VolumeError
+    from mrdc.codec import CODECS as CODECS
+    from mrdc.codec import Codec as Codec
+    from mrdc.data import DATASETS as DATASETS
+    from mrdc.data.photo import Photo as Photo
+    from mrdc.data.stream import Stream as Stream
+    from mrdc.data.stream import open_stream as open_stream
+    from mrdc.detection.learner import run_scenes as run_scenes
+    from mrdc.detection.settings import SceneSettings as SceneSettings
+    from mrdc.detection.stream import make_scenes as make_scenes
+    from mrdc.experiments.folder import RunFolder as RunFolder
+    from mrdc.memory.budget import Budget as Budget
+    from mrdc.memory.budget import parse_budget as parse_budget
+    from mrdc.memory.replay import ReplayMemory as ReplayMemory
+    from mrdc.methods import DDE as DDE
+    from mrdc.methods import LUCIR as LUCIR
+    from mrdc.methods import METHODS as METHODS
+    from mrdc.methods import TPCIL as TPCIL
+    from mrdc.methods import AANets as AANets
+    from mrdc.methods import BiC as BiC
+    from mrdc.methods import Finetune as Finetune
+    from mrdc.methods import ICaRL as ICaRL
+    from mrdc.methods import Joint as Joint
+    from mrdc.methods import Lesson as Lesson
+    from mrdc.methods import LwF as LwF
+    from mrdc.methods import Method as Method
+    from mrdc.methods import Mnemonics as Mnemonics
+    from mrdc.methods import Needs as Needs
+    from mrdc.methods import PODNet as PODNet
+    from mrdc.methods import Wrapper as Wrapper
+    from mrdc.nn.settings import TrainSettings as TrainSettings
+    from mrdc.planning.pack import pack as pack
+    from mrdc.planning.plan import plan as plan
+    from mrdc.planning.selection import SELECTORS as SELECTORS
+    from mrdc.training.classes import run_phases as run_phases
+    from mrdc.training.results import PhaseResult as PhaseResult
+    from mrdc.training.results import RunResult as RunResult
+    from mrdc.training.settings import MemorySettings as MemorySettings
 
-
-def plan(photos: str | os.PathLike[str], budget: str | int, **settings: Any) -> Plan:
-    """Choose a quality for a folder and a budget; `settings` as in `PlanSettings`.
-
-    `embed` may also be a callable from uint8 images (n, 3, 224, 224) to features (n, d).
-    """
-    from mrdc.planning.plan import plan as run
-    from mrdc.planning.settings import PlanSettings
-
-    embedder, settings = _split(settings)
-    return run(PlanSettings(Path(photos), str(budget), **settings), embedder=embedder)
-
-
-def pack(
-    photos: str | os.PathLike[str],
-    budget: str | int,
-    output: str | os.PathLike[str],
-    **settings: Any,
-) -> Packed:
-    """Write a memory file for a folder and a budget; `settings` as in `PackSettings`."""
-    from mrdc.planning.pack import pack as run
-    from mrdc.planning.settings import PackSettings
-
-    embedder, settings = _split(settings)
-    chosen = PackSettings(Path(photos), str(budget), output=Path(output), **settings)
-    return run(chosen, embedder=embedder)
-
-
-def _split(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The embedder, if it is a callable, and the settings as the dataclass wants them."""
-    from mrdc.nn.embed import load_embedder
-
-    embed: str | Callable[..., Any] = settings.get("embed", "lite0")
-    embedder = None
-    if not isinstance(embed, str):
-        embedder = load_embedder(embed)
-        settings = {**settings, "embed": getattr(embed, "__name__", type(embed).__name__)}
-    single = {
-        name: (value,)
-        for name in ("codec", "quality")
-        if isinstance(value := settings.get(name), (str, int))
-    }
-    return embedder, {**settings, **single}
+_HOME = {
+    "mrdc._utils.errors": (
+        "BudgetError CheckpointError DataError ImageError MemoryFileError MrdcError OutputError "
+        "SweepError TrainingError UsageError VolumeError"
+    ),
+    "mrdc.codec": "CODECS Codec",
+    "mrdc.data": "DATASETS",
+    "mrdc.data.photo": "Photo",
+    "mrdc.data.stream": "Stream open_stream",
+    "mrdc.detection.learner": "run_scenes",
+    "mrdc.detection.settings": "SceneSettings",
+    "mrdc.detection.stream": "make_scenes",
+    "mrdc.experiments.folder": "RunFolder",
+    "mrdc.memory.budget": "Budget parse_budget",
+    "mrdc.memory.replay": "ReplayMemory",
+    "mrdc.methods": (
+        "AANets BiC DDE Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method Mnemonics Needs "
+        "PODNet TPCIL Wrapper"
+    ),
+    "mrdc.nn.settings": "TrainSettings",
+    "mrdc.planning.pack": "pack",
+    "mrdc.planning.plan": "plan",
+    "mrdc.planning.selection": "SELECTORS",
+    "mrdc.training.classes": "run_phases",
+    "mrdc.training.results": "PhaseResult RunResult",
+    "mrdc.training.settings": "MemorySettings",
+}
+_MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """`ReplayMemory` imports torch, so it is fetched when first asked for."""
-    if name == "ReplayMemory":
-        from mrdc.memory.replay import ReplayMemory
+    if name not in _MODULES:
+        raise AttributeError(f"module 'mrdc' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
-        return ReplayMemory
-    raise AttributeError(f"module 'mrdc' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

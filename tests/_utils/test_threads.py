@@ -8,9 +8,10 @@ from mrdc._utils.threads import ordered, workers
 @pytest.mark.parametrize(
     ("cores", "asked", "threads"), [(2, None, 2), (64, None, 8), (64, 20, 20), (None, None, 1)]
 )
-def test_one_thread_for_each_core_up_to_eight(
+def test_one_thread_per_core_up_to_eight(
     cores: int | None, asked: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unless a number is given."""
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     with workers(asked) as pool:
         assert pool._max_workers == threads
@@ -19,6 +20,7 @@ def test_one_thread_for_each_core_up_to_eight(
 @pytest.mark.parametrize("window", [1, 3, 1000])
 @pytest.mark.parametrize("jobs", [0, 1, 50])
 def test_results_come_in_order(jobs: int, window: int) -> None:
+    """Whatever the window."""
     with workers(4) as pool:
         found = list(ordered(pool, lambda n: n * n, range(jobs), window))
     assert found == [(n, n * n) for n in range(jobs)]

@@ -95,16 +95,12 @@ def test_quantity_is_the_longest_prefix() -> None:
 
 
 def test_level_hands_bytes_back() -> None:
-    """Needs 10 and 90 of 100: the second gets what the first leaves."""
+    """A class that needs little leaves the rest to others; a first image always has room."""
     assert level(100, [10, 90], [1, 1]) >= 90
     assert level(100, [10, inf], [1, 1]) == 90
     assert level(100, [60, 60], [1, 1]) == 50
     assert level(100, [inf, inf, inf], [1, 1, 1]) == 33
     assert level(100, [10, 20, inf, inf], [1, 1, 1, 1]) == 35
-
-
-def test_level_leaves_room_for_first_images() -> None:
-    """A first image of 70 out of 100 leaves 15 to each of two others."""
     assert level(100, [inf, inf, 90], [1, 1, 70]) == 15
     assert level(100, [inf, 5, inf], [1, 1, 70]) == 25
 

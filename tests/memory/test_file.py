@@ -89,13 +89,6 @@ def test_wrong_paths_are_refused(tmp_path: Path) -> None:
             MemoryFile(path)
 
 
-def test_equal_memories_make_equal_files(path: Path, tmp_path: Path) -> None:
-    """No time stamps, no dictionary order."""
-    first = path.read_bytes()
-    ReplayMemory.load(path).save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == first
-
-
 class FullDisk(io.FileIO):
     """Accepts some bytes, then fails with a full disk."""
 

@@ -4,6 +4,7 @@ import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,9 @@ from mrdc._utils.errors import BudgetError, ImageError, MemoryFileError, UsageEr
 from mrdc.codec import CODECS
 from mrdc.data.photo import Photo
 from mrdc.memory import Budget, MemoryFile, ReplayMemory
+from mrdc.memory.encode import Encoded
 from mrdc.memory.file import index_entry
 from tests.conftest import jpeg, pixels
-
-FAST_CODECS = ["original", "jpeg", "jpeg-optimised", "png"]
 
 
 def of_images(count: int) -> Budget:
@@ -55,34 +55,28 @@ CLASSES = st.lists(st.lists(PHOTOS, min_size=1, max_size=6), min_size=1, max_siz
     lambda classes: dict(enumerate(classes))
 )
 Photos = dict[int, list[Photo]]
+ACCOUNTING = st.sampled_from(["packed", "file"])
+MADE: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict, codec=st.sampled_from(["original", "png"]), accounting=ACCOUNTING
+) | st.builds(
+    dict,
+    codec=st.sampled_from(["jpeg", "jpeg-optimised"]),
+    quality=st.integers(1, 100),
+    accounting=ACCOUNTING,
+)
 
 
 # Budget
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    images=CLASSES,
-    codec=st.sampled_from(FAST_CODECS),
-    quality=st.integers(1, 100),
-    accounting=st.sampled_from(["packed", "file"]),
-    budget=st.integers(1, 20_000),
-    smaller=st.integers(1, 20_000),
-    whole_file=st.booleans(),
-)
+@given(CLASSES, MADE, st.integers(1, 20_000), st.integers(1, 20_000), st.booleans())
 def test_bytes_never_exceed_the_budget(
-    images: Photos,
-    codec: str,
-    quality: int,
-    accounting: str,
-    budget: int,
-    smaller: int,
-    whole_file: bool,
+    images: Photos, made: dict[str, Any], budget: int, smaller: int, whole_file: bool
 ) -> None:
     """For any images, codec and budget, also after a change of budget; or a refusal."""
-    setting = None if CODECS[codec].qualities is None else quality
     first, second = (n if whole_file else of_images(n) for n in (budget, smaller))
-    memory = ReplayMemory(first, codec, setting, accounting=accounting)  # type: ignore[arg-type]
+    memory = ReplayMemory(first, **made)
     try:
         memory.add(images)
     except BudgetError:
@@ -364,34 +358,31 @@ def test_wrong_settings_are_refused(arguments: dict[str, object], message: str) 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     images=st.lists(st.lists(PHOTOS, min_size=1, max_size=6, unique_by=lambda p: p.id), min_size=1),
-    codec=st.sampled_from(FAST_CODECS),
-    accounting=st.sampled_from(["packed", "file"]),
-    first_accounting=st.sampled_from(["packed", "file"]),
+    made=MADE,
+    accounting=ACCOUNTING,
     budget=st.integers(1_000, 20_000),
     prefix=st.integers(0, 6),
-    reload=st.booleans(),
 )
 def test_encoded_images_are_stored_as_if_encoded_again(
     images: list[list[Photo]],
-    codec: str,
+    made: dict[str, Any],
     accounting: str,
-    first_accounting: str,
     budget: int,
     prefix: int,
-    reload: bool,
     tmp_path: Path,
 ) -> None:
-    """Byte for byte, also if only the first images of a class are encoded."""
-    everything = ReplayMemory("1MB", codec, accounting=first_accounting)  # type: ignore[arg-type]
+    """Byte for byte, from RAM or a file, also if only the first images are encoded."""
+    everything = ReplayMemory("1MB", **made | {"accounting": accounting})
     everything.add(dict(enumerate(images)))
-    assume(not everything.duplicates())  # of which the file records the number
-    if reload:
+    assume(not everything.duplicates())  # the file records their number
+    if prefix % 2:
         everything.save(tmp_path / "everything")
         everything = ReplayMemory.load(tmp_path / "everything")
-    mixed = {
-        n: [*everything.encoded_images(n)[:prefix], *images[n][prefix:]] for n in everything.labels
+    mixed: dict[int, list[Photo | Encoded]] = {
+        label: [*everything.encoded_images(label)[:prefix], *of_class[prefix:]]
+        for label, of_class in enumerate(images)
     }
-    again, copy = (ReplayMemory(budget, codec, accounting=accounting) for _ in range(2))  # type: ignore[arg-type]
+    again, copy = ReplayMemory(budget, **made), ReplayMemory(budget, **made)
     try:
         again.add(dict(enumerate(images)))
     except BudgetError:
@@ -427,16 +418,12 @@ def test_images_encoded_in_another_way_are_refused(other: dict[str, object]) -> 
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    images=CLASSES,
-    codec=st.sampled_from(FAST_CODECS),
-    accounting=st.sampled_from(["packed", "file"]),
-)
+@given(CLASSES, MADE)
 def test_load_restores_what_save_wrote(
-    images: Photos, codec: str, accounting: str, tmp_path: Path
+    tmp_path: Path, images: Photos, made: dict[str, Any]
 ) -> None:
     """Every stream, label, rank, source and setting; saving again gives the same bytes."""
-    memory = ReplayMemory("1MB", codec, accounting=accounting, class_names={0: "zero"})  # type: ignore[arg-type]
+    memory = ReplayMemory("1MB", **made, class_names={0: "zero"})
     memory.add(images)
     memory.notes = {"why": "test"}
     memory.save(tmp_path / "a.mrdc")

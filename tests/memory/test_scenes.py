@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mrdc._utils.errors import DataError, UsageError, VolumeError
+from mrdc._utils.errors import DataError, UsageError
 from mrdc.data.coco import read_scenes
 from mrdc.data.photo import Photo
 from mrdc.memory import MemoryFile, ReplayMemory, audit, export
@@ -69,16 +69,6 @@ def test_plan_and_pack_agree_on_bytes(budget: str, road: Path, tmp_path: Path) -
     assert len(packed.memory) == promised.quantity
     assert packed.path.stat().st_size <= packed.memory.budget_bytes
     assert audit(packed.path).problems == []
-
-
-def test_more_scenes_than_dimensions(tmp_path: Path) -> None:
-    """The error names the fix, and the fix works."""
-    make_images(tmp_path / "images", 60)
-    write(tmp_path / "train.json", described(60))
-    with pytest.raises(VolumeError, match=r"60 rows in 48 dimensions.*ridge"):
-        run_plan(PlanSettings(tmp_path, "1MB", qualities=(50,)), embedder=CHEAP)
-    ridge = PlanSettings(tmp_path, "1MB", qualities=(50,), volume="ridge")
-    assert run_plan(ridge, embedder=CHEAP).candidates[1].quantity == 60
 
 
 @pytest.mark.parametrize("qualities", [(50,), (50, 20)])

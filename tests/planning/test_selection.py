@@ -29,7 +29,7 @@ def class_like(n: int, d: int, seed: int = 0) -> Matrix:
 
 
 def slow_herding(features: Matrix, count: int, replace: bool) -> list[int]:
-    """Spec 0.5 word by word, rows one at a time."""
+    """Herding word by word, rows one at a time."""
     rows = unit(features)
     mean = rows.mean(axis=0)
     w = mean.copy()
@@ -47,21 +47,14 @@ def slow_herding(features: Matrix, count: int, replace: bool) -> list[int]:
 
 @pytest.mark.parametrize("n", [5, 60, 200])
 def test_herding_follows_the_published_steps(n: int) -> None:
-    """With repeats, as many ranks as the published code gives within its steps."""
-    features = class_like(n, 16, n)
-    count = n // 4 + 1
+    """With repeats, as many ranks as the published code gives; without, every rank."""
+    features, count = class_like(n, 16, n), n // 4 + 1
     assert herding(features, count).tolist() == slow_herding(features, count, replace=True)
-
-
-@pytest.mark.parametrize("n", [5, 60, 200])
-def test_herding_noreplace_masks_what_it_took(n: int) -> None:
-    """Against the slow reference, for every rank."""
-    features = class_like(n, 16, n)
     assert herding_noreplace(features, n).tolist() == slow_herding(features, n, replace=False)
 
 
 def test_repeats_make_a_difference() -> None:
-    """The two kinds of herding part once a row repeats."""
+    """The two kinds of herding differ once a row repeats."""
     features = class_like(200, 8)
     assert herding(features, 150).tolist() != herding_noreplace(features, 150).tolist()
 
@@ -78,7 +71,7 @@ def test_herding_by_hand() -> None:
 
 
 def test_herding_keeps_the_running_mean_close() -> None:
-    """That is its purpose: closer than a random subset of the same size."""
+    """Closer than that of a random subset of the same size."""
     features = class_like(300, 32)
     rows = unit(features)
 
@@ -97,7 +90,7 @@ def test_large_classes_take_the_path_without_a_gram_matrix(monkeypatch: pytest.M
 
 
 def test_nearest_mean_orders_by_distance() -> None:
-    """Rows scaled to length 1 first: a long row is no farther."""
+    """Rows are scaled to length 1 first, so a long row is no farther."""
     features = np.array([[1.0, 0.0], [9.0, 9.0], [0.0, 1.0], [1.0, 1.2]])
     assert nearest_mean(features, 4).tolist()[:2] == [1, 3]
 
@@ -122,21 +115,20 @@ def test_dpp_greedy_takes_the_largest_determinant_each_time() -> None:
             for i in range(12)
         ]
         if not ranking:
-            volumes = [0.0] * 12  # all rows have length 1: the first wins
+            volumes = [0.0] * 12  # all rows have length 1, so the first one wins
         ranking.append(int(np.argmax(volumes)))
-    got = dpp_greedy(rows, 5).tolist()
-    assert got == ranking
+    assert dpp_greedy(rows, 5).tolist() == ranking
 
 
 def test_dpp_greedy_is_close_to_the_best_subset() -> None:
-    """Within the known bound for greedy search, on a kernel small enough to try all."""
+    """Within the known bound for greedy search, on a kernel small enough to try all subsets."""
     rows = unit(np.random.default_rng(3).normal(size=(10, 6)))
     best = max(_volume(rows, list(subset)) for subset in itertools.combinations(range(10), 4))
     assert _volume(rows, dpp_greedy(rows, 4).tolist()) > best - np.log(24)
 
 
-def test_dpp_greedy_avoids_what_it_has() -> None:
-    """Near-copies come last."""
+def test_dpp_greedy_ranks_near_copies_last() -> None:
+    """They add no volume."""
     features = np.array([[1, 0, 0], [1, 1e-4, 0], [0, 1, 0], [0, 0, 1]], float)
     assert dpp_greedy(features, 4).tolist()[-1] in (0, 1)
 

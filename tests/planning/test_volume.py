@@ -1,14 +1,14 @@
-"""Volumes, ratios, the exact k-DPP, and the choice."""
+"""Volumes, their ratios, and the exact k-DPP."""
 
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from mrdc._utils.errors import UsageError, VolumeError
-from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.planning.volume import (
     from_log,
     gram,
@@ -20,32 +20,31 @@ from mrdc.planning.volume import (
     volume_ratio,
 )
 
+SQUARE = torch.eye(2)
+HALF = torch.tensor([[1.0, 0.0], [math.cos(math.pi / 6), 0.5]])  # 30 degrees
+EIGHTH = torch.tensor([[1.0, 0.0], [math.sqrt(63) / 8, 1 / 8]])
+
 
 def rows(n: int, d: int, seed: int = 0) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
 
 
-# Volumes
+@pytest.mark.parametrize(
+    ("features", "volume"),
+    [
+        (torch.eye(3), 1.0),
+        (7 * torch.eye(3), 1.0),  # rows are scaled to length 1
+        (torch.tensor([[1.0, 0.0], [0.5, math.sqrt(3) / 2]]), math.sin(math.pi / 3)),
+        (HALF, 0.5),
+    ],
+)
+def test_volume_by_hand(features: Tensor, volume: float) -> None:
+    """A unit cube, and parallelograms of the area sin(angle)."""
+    assert log_volume(features) == pytest.approx(math.log(volume), abs=1e-6)
 
 
-def test_orthonormal_rows_span_unit_volume() -> None:
-    """Three orthonormal features span a unit cube."""
-    assert log_volume(torch.eye(3)) == pytest.approx(0.0)
-
-
-def test_rows_are_scaled_to_length_one() -> None:
-    """Longer features span no more."""
-    assert log_volume(7 * torch.eye(3)) == pytest.approx(0.0)
-
-
-def test_two_rows_at_sixty_degrees() -> None:
-    """The parallelogram has area sin 60."""
-    features = torch.tensor([[1.0, 0.0], [0.5, math.sqrt(3) / 2]])
-    assert log_volume(features) == pytest.approx(math.log(math.sin(math.pi / 3)), abs=1e-6)
-
-
-def test_volume_matches_the_determinant_where_that_does_not_underflow() -> None:
-    """Half the log-determinant of the Gram matrix."""
+def test_volume_matches_the_determinant() -> None:
+    """Half the log-determinant of the Gram matrix, where that does not underflow."""
     features = rows(8, 20)
     expected = 0.5 * math.log(torch.linalg.det(gram(features)).item())
     assert log_volume(features) == pytest.approx(expected, rel=1e-10)
@@ -61,23 +60,22 @@ def test_no_underflow_where_det_is_zero() -> None:
 def test_equal_rows_have_no_volume() -> None:
     """-inf, not a large negative number that could enter a mean."""
     features = rows(4, 8)
-    features[3] = features[0]
-    assert log_volume(features) == -math.inf
-    features[3] = features[0] * (1 + 1e-7)
-    assert log_volume(features) == -math.inf
+    for factor in (1, 1 + 1e-7):
+        features[3] = features[0] * factor
+        assert log_volume(features) == -math.inf
 
 
-def test_rows_that_rounding_cannot_tell_apart_have_no_volume() -> None:
-    """At an angle a: the smaller eigenvalue is 1 - cos a, about a^2 / 2, and 1e-10 is the bound."""
-    for angle, logs in ((1e-6, -math.inf), (1e-4, math.log(1e-4))):
-        features = torch.tensor([[1.0, 0.0], [1.0, angle]], dtype=torch.double)
-        assert log_volume(features) == pytest.approx(logs, abs=1e-3)
+@pytest.mark.parametrize(("angle", "log"), [(1e-6, -math.inf), (1e-4, math.log(1e-4))])
+def test_rows_that_rounding_cannot_tell_apart_have_no_volume(angle: float, log: float) -> None:
+    """At an angle a the smaller eigenvalue is 1 - cos a, about a^2 / 2; the bound is 1e-10."""
+    features = torch.tensor([[1.0, 0.0], [1.0, angle]], dtype=torch.double)
+    assert log_volume(features) == pytest.approx(log, abs=1e-3)
 
 
-def test_more_rows_than_dimensions_is_an_error_that_names_the_fix() -> None:
-    """Every such volume is zero."""
+def test_more_rows_than_dimensions_are_refused() -> None:
+    """Every such volume is zero; the message names the fix."""
     with pytest.raises(
-        VolumeError, match=r"5 rows in 4 dimensions.*at most 4 rows, or use the volume 'ridge'"
+        VolumeError, match=r"5 rows in 4 dimensions.*at most 4 rows, or use volume='ridge'"
     ):
         log_volume(rows(5, 4))
 
@@ -89,49 +87,52 @@ def test_ridge_volume_takes_any_number_of_rows() -> None:
     assert log_volume(features, "ridge") == pytest.approx(expected)
 
 
-def test_ratio_of_the_same_features_is_exactly_one() -> None:
-    """R_q = 1 for `original`."""
-    features = rows(20, 64)
-    assert volume_ratio(features, features.clone()) == 1.0
-
-
 def test_ratio_by_hand() -> None:
-    """From a right angle to 30 degrees: half the area."""
-    square = torch.eye(2)
-    narrow = torch.tensor([[1.0, 0.0], [math.cos(math.pi / 6), 0.5]])
-    assert volume_ratio(square, narrow) == pytest.approx(0.5, abs=1e-6)
+    """From a right angle to 30 degrees: half the area. Equal features: exactly 1."""
+    assert volume_ratio(SQUARE, HALF) == pytest.approx(0.5, abs=1e-6)
+    assert volume_ratio(rows(20, 64), rows(20, 64)) == 1.0
+
+
+def test_ratios_beyond_all_floats_are_cut_off() -> None:
+    """nan stays nan."""
+    assert from_log(1e4) > 1e300 and from_log(-1e4) == 0 and from_log(0.0) == 1
+    assert math.isnan(from_log(math.nan))
 
 
 def test_phase_ratio_is_the_geometric_mean_of_class_ratios() -> None:
     """Ratios 1/2 and 1/8 give 1/4."""
-    narrow = torch.tensor([[1.0, 0.0], [math.cos(math.pi / 6), 0.5]])
-    eighth = torch.tensor([[1.0, 0.0], [math.sqrt(63) / 8, 1 / 8]])
-    found = phase_ratio({"a": (torch.eye(2), narrow), "b": (torch.eye(2), eighth)})
+    found = phase_ratio({"a": (SQUARE, HALF), "b": (SQUARE, EIGHTH)})
     assert found.value == pytest.approx(0.25, abs=1e-6)
-    assert found.excluded == {}
+    assert found.excluded == found.sampled == {}
 
 
 def test_degenerate_classes_are_left_out_and_named() -> None:
-    """Same originals, same when compressed, or a single image."""
+    """Equal originals, equal compressed images, or a single image; nan if no class is left."""
     good, same = rows(3, 8), rows(1, 8).repeat(3, 1)
-    found = phase_ratio(
-        {
-            "good": (good, good),
-            "twins": (same, good),
-            "blurred": (good, same),
-            "one": (good[:1],) * 2,
-        }
-    )
+    bad = {"twins": (same, good), "blurred": (good, same), "one": (good[:1],) * 2}
+    found = phase_ratio({"good": (good, good), **bad})
     assert found.value == 1.0
     assert list(found.by_class) == ["good"]
-    assert set(found.excluded) == {"twins", "blurred", "one"}
-    assert "once compressed" in found.excluded["blurred"]
+    assert found.excluded == {
+        "twins": "originals that look the same to the embedding",
+        "blurred": "images that look the same once compressed",
+        "one": "one image",
+    }
+    assert math.isnan(phase_ratio(bad).value)
 
 
-def test_no_class_left_is_not_a_number() -> None:
-    """Rather than a ratio made of nothing."""
-    same = rows(1, 8).repeat(3, 1)
-    assert math.isnan(phase_ratio({"twins": (same, same)}).value)
+def test_large_classes_are_measured_on_a_seeded_sample() -> None:
+    """Half as many rows as dimensions, the same ones of both; others are measured whole."""
+    original, compressed = rows(9, 8), rows(9, 8, 1)
+    pairs = {"large": (original, compressed), "full": (original[:8], compressed[:8])}
+    found = phase_ratio(pairs)
+    assert found == phase_ratio(pairs)
+    assert found.sampled == {"large": "R_q measured on 4 of 9 images (8 dimensions)"}
+    sample = torch.from_numpy(np.random.default_rng(0).permutation(9)[:4])
+    expected = log_volume(compressed[sample]) - log_volume(original[sample])
+    assert found.by_class["large"] == expected
+    assert found.by_class["full"] == log_volume(compressed[:8]) - log_volume(original[:8])
+    assert phase_ratio(pairs, "ridge").sampled == {}
 
 
 # The exact k-DPP
@@ -144,18 +145,18 @@ def brute_force(features: Tensor, k: int) -> float:
     return math.log(sum(torch.linalg.det(kernel[list(s)][:, list(s)]).item() for s in subsets))
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 7, 8])
-def test_normaliser_against_brute_force(k: int) -> None:
-    """On an 8-item kernel."""
-    features = rows(8, 12)
-    assert log_normaliser(features, k) == pytest.approx(brute_force(features, k), rel=1e-10)
+@pytest.mark.parametrize(
+    ("n", "d", "k"), [(8, 12, 1), (8, 12, 4), (8, 12, 7), (8, 12, 8), (9, 5, 4)]
+)
+def test_normaliser_against_brute_force(n: int, d: int, k: int) -> None:
+    """On small kernels, one of them singular: its zero eigenvalues add nothing."""
+    features = rows(n, d)
+    assert log_normaliser(features, k) == pytest.approx(brute_force(features, k), rel=1e-8)
 
 
-def test_normaliser_with_more_rows_than_dimensions() -> None:
-    """Rank 5: the zero eigenvalues add nothing."""
-    features = rows(9, 5)
-    assert log_normaliser(features, 4) == pytest.approx(brute_force(features, 4), rel=1e-8)
-    assert log_normaliser(features, 6) == -math.inf
+def test_normaliser_beyond_the_rank_is_zero() -> None:
+    """No subset of 6 rows spans a volume in 5 dimensions."""
+    assert log_normaliser(rows(9, 5), 6) == -math.inf
 
 
 def test_normaliser_does_not_underflow() -> None:
@@ -165,21 +166,17 @@ def test_normaliser_does_not_underflow() -> None:
 
 
 def test_normaliser_refuses_impossible_sizes() -> None:
-    """More than there are."""
+    """More rows than there are."""
     with pytest.raises(UsageError, match="k must be from 0 to 3 rows, got 4"):
         log_normaliser(rows(3, 5), 4)
 
 
 def test_subset_probabilities_sum_to_one() -> None:
-    """Over all subsets of three of six."""
+    """Over all subsets of three of six; and the only subset of all rows is certain."""
     features = rows(6, 8)
     subsets = itertools.combinations(range(6), 3)
     assert sum(math.exp(log_subset_probability(features, s)) for s in subsets) == pytest.approx(1)
-
-
-def test_the_whole_set_is_certain() -> None:
-    """There is one subset of all."""
-    assert log_subset_probability(rows(5, 8), range(5)) == pytest.approx(0, abs=1e-9)
+    assert log_subset_probability(features, range(6)) == pytest.approx(0, abs=1e-9)
 
 
 def test_r_squared_z_is_the_ratio_of_probabilities() -> None:
@@ -189,100 +186,3 @@ def test_r_squared_z_is_the_ratio_of_probabilities() -> None:
     log_z = log_partition_ratio(original, compressed, 4)
     before, after = (log_subset_probability(f, subset) for f in (original, compressed))
     assert 2 * log_r + log_z == pytest.approx(after - before)
-
-
-# The choice
-
-
-def candidate(quality: int | None, ratio: float, quantity: int, codec: str = "jpeg") -> Candidate:
-    log = math.log(ratio) if ratio > 0 else math.nan
-    return Candidate("original" if quality is None else codec, quality, quantity, 1000, log, {})
-
-
-PAPER = [
-    candidate(None, 1.0, 20),
-    candidate(90, 1.0, 37),
-    candidate(75, 0.9, 58),
-    candidate(50, 0.7, 85),
-    candidate(25, 0.3, 125),
-    candidate(10, 0.1, 200),
-]
-
-
-@pytest.mark.parametrize("rule", ["contiguous", "paper"])
-def test_both_rules_agree_where_the_ratio_is_monotone(rule: str) -> None:
-    """The paper's LUCIR case ends at 50."""
-    assert choose_quality(PAPER, rule=rule).quality == 50  # type: ignore[arg-type]
-
-
-def test_rules_differ_where_the_ratio_comes_back() -> None:
-    """0.66, 0.46, 0.72 at 50, 25, 10: the paper's rule picks the wreck."""
-    dip = [*PAPER[:3], candidate(50, 0.66, 85), candidate(25, 0.46, 125), candidate(10, 0.72, 200)]
-    assert choose_quality(dip, rule="paper").quality == 10
-    assert choose_quality(dip, rule="contiguous").quality == 50
-    assert [c.verdict for c in judge(dip)][-2:] == ["too far from 1", "a better quality fails"]
-
-
-def test_order_of_candidates_does_not_matter() -> None:
-    """Judged from the best quality down, however they are listed."""
-    assert choose_quality(PAPER[::-1]).quality == 50
-    assert [c.quality for c in judge(PAPER[::-1])] == [c.quality for c in PAPER[::-1]]
-
-
-def test_nothing_passes_keeps_the_originals() -> None:
-    """`original` always passes."""
-    assert choose_quality([PAPER[0], *PAPER[4:]]).codec == "original"
-
-
-def test_ties_go_to_the_best_quality() -> None:
-    """Where all images fit anyway there is no reason to distort them."""
-    full = [candidate(None, 1.0, 20), *(candidate(q, 0.9, 30) for q in (10, 25, 75))]
-    assert choose_quality(full).quality == 75
-
-
-def test_several_codecs_are_judged_apart_and_the_larger_quantity_wins() -> None:
-    """A failure of JPEG does not stop WebP."""
-    mixed = [*PAPER, candidate(50, 0.8, 120, "webp"), candidate(25, 0.2, 170, "webp")]
-    assert str(choose_quality(mixed)) == "webp 50"
-
-
-def test_epsilon_is_a_strict_bound() -> None:
-    """|R - 1| < epsilon, above and below."""
-    pair = [candidate(50, 0.5, 30), candidate(40, 1.5, 40), PAPER[0]]
-    assert choose_quality(pair, epsilon=0.5).codec == "original"
-    assert choose_quality(pair, epsilon=0.51).quality == 40
-
-
-def test_unknown_ratio_never_passes() -> None:
-    """Nor does a candidate that stores nothing; but neither rules out a lower quality."""
-    for unknown in (candidate(50, -1, 85), candidate(50, -1, 0)):
-        assert choose_quality([PAPER[0], unknown]).codec == "original"
-        assert choose_quality([PAPER[0], unknown, candidate(25, 0.9, 99)]).quality == 25
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rule": "best"}, "rule must be"),
-        ({"epsilon": 0.0}, "epsilon must be a number above 0"),
-        ({"epsilon": math.inf}, "a number"),
-    ],
-)
-def test_wrong_rules_are_refused(settings: dict[str, float], message: str) -> None:
-    """With what is allowed."""
-    with pytest.raises(UsageError, match=message):
-        choose_quality(PAPER, **settings)  # type: ignore[arg-type]
-
-
-def test_no_feasible_candidate_is_an_error_that_says_what_to_add() -> None:
-    """Only possible without `original`."""
-    with pytest.raises(UsageError, match="add the codec 'original'"):
-        choose_quality(PAPER[4:])
-
-
-def test_ratios_beyond_all_floats_are_cut_off() -> None:
-    """Very many near-duplicates; the verdict is the same."""
-    judged = judge([Candidate("jpeg", 10, 5, 5, 1e4, {}), Candidate("jpeg", 90, 5, 5, -1e4, {})])
-    assert judged[0].volume_ratio > 1e300 and judged[1].volume_ratio == 0
-    assert not any(candidate.feasible for candidate in judged)
-    assert math.isnan(from_log(math.nan)) and from_log(0.0) == 1

@@ -14,24 +14,16 @@ from mrdc.training.results import MemorySummary, PhaseResult, RunResult
 
 PARTS = {"train": 4.0, "evaluate": 1.0, "prepare": 0.25}
 HELD = MemorySummary(90, 100, 7)
-RESULT = RunResult(
-    method="lucir",
-    accuracy=[],
-    average_incremental_accuracy=0.0,
-    average_forgetting=-3.0,
-    quality=50,
-    memory=HELD,
-    seconds=12.0,
-    parts=PARTS,
-    trained_images=160,
-    data="photos",
-    budget="8/class",
-    quality_rule="auto",
-    seed=0,
-    mean_choice=50,
-    paper=61.0,
-    commit="abc1234, then def5678",
-)
+NUMBERS: dict[str, Any] = {"accuracy": [], "average_incremental_accuracy": 0.0, "seconds": 12.0}
+NUMBERS |= {"average_forgetting": -3.0, "quality": 50, "mean_choice": 50, "paper": 61.0, "seed": 0}
+ABOUT: dict[str, Any] = {
+    "method": "lucir",
+    "data": "photos",
+    "budget": "8/class",
+    "quality_rule": "auto",
+}
+ABOUT |= {"commit": "abc1234, then def5678"}
+RESULT = RunResult(memory=HELD, parts=PARTS, trained_images=160, **NUMBERS, **ABOUT)
 
 
 def phase(number: int, accuracy: float, **more: Any) -> PhaseResult:
@@ -39,16 +31,9 @@ def phase(number: int, accuracy: float, **more: Any) -> PhaseResult:
         {"codec": "jpeg" if q else "original", "quality": q, "quantity": 5, "volume_ratio": ratio}
         for q, ratio in [(None, 1.0), (50, 1.2), (10, 9.0)]
     ]
-    usual: dict[str, Any] = {
-        "quality": 50,
-        "memory": HELD,
-        "trained_images": 80,
-        "seconds": 6.0,
-        "parts": PARTS,
-        "candidates": candidates,
-        "confusion": [[80, 20], [30, 70]],
-    }
-    return PhaseResult(phase=number, accuracy=accuracy, **{**usual, **more})
+    usual: dict[str, Any] = {"quality": 50, "memory": HELD, "trained_images": 80, "seconds": 6.0}
+    usual |= {"parts": PARTS, "candidates": candidates, "confusion": [[80, 20], [30, 70]]}
+    return PhaseResult(phase=number, accuracy=accuracy, **usual | more)
 
 
 def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> Path:
@@ -56,8 +41,8 @@ def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> 
     quality, name = more.pop("quality", 50), more.pop("name", "lucir-mrdc")
     done, events = more.pop("done", True), more.pop("events", None)
     result = replace(RESULT, name=name, **more.pop("result", {}))
-    memory = {"budget": "8/class", "quality": "auto", "codec": "jpeg", "select": "herding"}
-    memory |= {"epsilon": 0.5, "candidates": [50, 10], **more.pop("memory", {})}
+    memory: dict[str, Any] = {"budget": "8/class", "quality": "auto", "candidates": [50, 10]}
+    memory |= {"codec": "jpeg", **more.pop("memory", {})}
     settings = {"data": "photos", "method": "lucir", "phases": 1, "seed": 0, "memory": memory}
     about = {"name": name, "commit": "abc1234", "cores": 2, "gpu": None, "torch": "2.0"}
     folder.mkdir(parents=True)
@@ -71,18 +56,13 @@ def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> 
 
 def grid(folder: Path, scores: dict[str, list[float]], **more: Any) -> list[Path]:
     """Runs that differ in quality, one for each seed's score."""
-    return [
-        made(
-            folder / f"{quality}-{seed}",
-            (score, score),
-            seed=seed,
-            quality=None if quality == "original" else int(quality),
-            memory={"quality": quality},
-            **more,
-        )
-        for quality, values in scores.items()
-        for seed, score in enumerate(values)
-    ]
+    runs = []
+    for quality, values in scores.items():
+        stored = None if quality == "original" else int(quality)
+        for seed, score in enumerate(values):
+            given = {"seed": seed, "quality": stored, "memory": {"quality": quality}}
+            runs.append(made(folder / f"{quality}-{seed}", (score, score), **given, **more))
+    return runs
 
 
 def scenes(folder: Path, ap: float, report: dict[str, Any], **more: Any) -> Path:

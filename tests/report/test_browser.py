@@ -41,6 +41,10 @@ window.addEventListener("load", () => {
     unnamed: images.filter(i => !i.alt).length
       + drawings.filter(s => !s.closest("[role=img][aria-label]")).length,
     figures: drawings.length,
+    tiny: [...document.querySelectorAll("svg text")]
+      .filter(t => t.getBoundingClientRect().height < 8).length,
+    cut: [...document.querySelectorAll("h1, h2, h3, p, figcaption")]
+      .filter(e => e.getBoundingClientRect().right > innerWidth).length,
     blank: drawings.filter(s => s.getBoundingClientRect().height < 50).length,
     asked: performance.getEntriesByType("resource").map(e => e.name)
       .filter(name => !name.startsWith("data:")),
@@ -89,7 +93,7 @@ def test_a_page_in_a_browser(page: Path, width: int, tmp_path: Path) -> None:
     saw, said = opened(page, width, tmp_path)
     assert said.count("CONSOLE") == 1, said[-2000:]  # ours
     assert saw["asked"] == []
-    assert saw["overflow"] <= 0
+    assert saw["overflow"] <= 0 and saw["cut"] == 0 and saw["tiny"] == 0
     assert saw["images"] == 9 and saw["broken"] == 0
     assert saw["unnamed"] == 0
     assert saw["figures"] >= 6 and saw["blank"] == 0

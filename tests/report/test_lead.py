@@ -20,8 +20,8 @@ from tests.report.folders import grid, made, phase, scenes
         ),
         (
             {"90": [50.0, 52.0], "50": [51.0, 53.0], "10": [40.0, 42.0]},
-            "None of the 3 qualities is clearly best: 50 (52.00 ± 1.41 %) and 90 (51.00 ± 1.41 %) "
-            "differ by less than the spread (2 seeds).",
+            "None of the 3 qualities is clearly best by averaged accuracy: 50 (52.00 ± 1.41 %) and "
+            "90 (51.00 ± 1.41 %) differ by less than the spread (2 seeds).",
         ),
         (
             {"90": [50.0], "50": [51.0], "10": [40.0]},
@@ -30,8 +30,8 @@ from tests.report.folders import grid, made, phase, scenes
         ),
         (
             {"90": [50.0], "50": [50.0], "10": [40.0]},
-            "None of the 3 qualities is clearly best: 90 (50.00 %) and 50 (50.00 %) are equal "
-            "(one seed).",
+            "None of the 3 qualities is clearly best by averaged accuracy: 90 (50.00 %) and "
+            "50 (50.00 %) are equal (one seed).",
         ),
         (
             {"original": [50.0], "50": [53.0]},

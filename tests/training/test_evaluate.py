@@ -1,4 +1,4 @@
-"""Accuracy of all classes, of tasks and of the plain head, by hand."""
+"""Accuracy over all classes, by task, and of the plain head, by hand."""
 
 import pytest
 import torch
@@ -32,28 +32,24 @@ def views(labels: list[int], size: int) -> list[tuple[Tensor, Tensor]]:
     return list(zip(*parts, strict=True))
 
 
-ANSWERS = [0, 2, 1, 1, 0, 2, 0]  # of the head
 LABELS = [0, 0, 1, 1, 2, 2, 2]
+HEAD = Known(torch.eye(3)[[0, 2, 1, 1, 0, 2, 0]])  # its answers
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_accuracy_by_hand(size: int) -> None:
     """Task 0 is classes 0 and 1: three of four right; task 1 is class 2: one of three."""
-    found = evaluate(
-        Known(torch.eye(3)[ANSWERS]), lambda out: out.scores, views(LABELS, size),
-        [range(2), range(2, 3)],
-    )  # fmt: skip
+    tasks = [range(2), range(2, 3)]
+    found = evaluate(HEAD, lambda out: out.scores, views(LABELS, size), tasks)
     assert found["accuracy"] == found["head_accuracy"] == pytest.approx(400 / 7)
     assert found["tasks"] == pytest.approx([75.0, 100 / 3])
     assert found["confusion"] == [[3, 1], [2, 1]]
 
 
-def test_a_method_may_answer_otherwise_than_its_head() -> None:
-    """Here class 2, always; the head's accuracy stays its own."""
-    found = evaluate(
-        Known(torch.eye(3)[ANSWERS]), lambda out: torch.eye(3)[[2] * len(out.scores)],
-        views(LABELS, 4), [range(1), range(1, 3)],
-    )  # fmt: skip
+def test_method_may_differ_from_its_head() -> None:
+    """Here it always predicts class 2; the head keeps its own accuracy."""
+    tasks = [range(1), range(1, 3)]
+    found = evaluate(HEAD, lambda out: torch.eye(3)[[2] * len(out.scores)], views(LABELS, 4), tasks)
     assert (found["accuracy"], found["head_accuracy"]) == pytest.approx((300 / 7, 400 / 7))
     assert found["tasks"] == pytest.approx([0.0, 60.0])
     assert found["confusion"] == [[0, 2], [0, 5]]

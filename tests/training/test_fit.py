@@ -1,4 +1,4 @@
-"""The one loop, against SGD written out by hand."""
+"""The optimisation loop, against SGD written out by hand."""
 
 import copy
 import math
@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from mrdc.training.fit import Epoch, Loss, Step, Stop, fit, jitter, learning_rate, modes
+from mrdc.methods.lesson import Loss
+from mrdc.nn.modes import modes
+from mrdc.training.fit import Epoch, Step, Stop, fit, jitter, learning_rate
 from mrdc.training.settings import TrainSettings
 
-Batch = tuple[Tensor, Tensor]
 PLAIN = TrainSettings(epochs=3, lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=4)
 
 
@@ -24,24 +25,27 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 @dataclass
 class Shuffled:
-    """A feed of images as they are, in an order of (seed, epoch)."""
+    """A feed of tensors as they are, in an order of (seed, epoch)."""
 
-    images: Tensor
-    labels: Tensor
+    parts: tuple[Tensor, ...]
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.parts[0])
 
-    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
         order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(self)))
         for index in torch.split(order, batch_size):
-            yield self.images[index], self.labels[index]
+            yield tuple(part[index] for part in self.parts)
 
 
-def greys(count: int = 10) -> Shuffled:
-    """Small images of 0 to 255, and labels 0 and 1."""
+def shuffled(*parts: Tensor) -> Shuffled:
+    return Shuffled(parts)
+
+
+def greys(count: int = 10, *more: Tensor) -> Shuffled:
+    """Small images from 0 to 255, and labels 0 and 1."""
     images = torch.randint(0, 256, (count, 3, 4, 4), dtype=torch.uint8)
-    return Shuffled(images, torch.arange(count) % 2)
+    return shuffled(images, torch.arange(count) % 2, *more)
 
 
 class Small(nn.Module):
@@ -75,23 +79,18 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 # The learning rate
 
 
-def test_multistep_drops_at_30_and_60_of_90_epochs() -> None:
-    """Epochs counted from 0: 30 at 0.1, 30 at 0.01, 30 at 0.001."""
+def test_multistep_drops_at_milestones() -> None:
+    """At 30 and 60 of 90 epochs, counted from 0; BiC's three drops; none at all."""
     rates = [learning_rate(TrainSettings(), epoch) for epoch in range(90)]
     assert rates == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
-
-
-def test_milestones_and_gamma_are_settings() -> None:
-    """BiC's three drops; none at all."""
     three = TrainSettings(epochs=10, lr=1.0, milestones=(0.3, 0.6, 0.8), gamma=0.5)
-    assert [learning_rate(three, epoch) for epoch in (2, 3, 5, 6, 7, 8, 9)] == [
-        1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125,
-    ]  # fmt: skip
+    rates = [learning_rate(three, epoch) for epoch in (2, 3, 5, 6, 7, 8, 9)]
+    assert rates == [1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
     none = replace(three, milestones=())
     assert {learning_rate(none, epoch) for epoch in range(10)} == {1.0}
 
 
-def test_cosine_falls_from_all_to_nothing() -> None:
+def test_cosine_falls_to_zero() -> None:
     """Whole at first, half in the middle, and 0 where the next epoch would be."""
     training = TrainSettings(epochs=90, lr=0.2, schedule="cosine")
     assert learning_rate(training, 0) == 0.2
@@ -109,7 +108,7 @@ def test_cosine_falls_from_all_to_nothing() -> None:
 def test_fit_is_sgd_with_momentum_and_weight_decay(schedule: str) -> None:
     """v <- 0.9 v + (gradient + 0.01 w); w <- w - rate * v, on a linear problem."""
     training = replace(PLAIN, epochs=6, schedule=schedule)  # type: ignore[arg-type]
-    feed = Shuffled(torch.randn(10, 3), torch.randn(10))
+    feed = shuffled(torch.randn(10, 3), torch.randn(10))
     model = nn.Linear(3, 1)
     weight, bias = model.weight.detach().double()[0], model.bias.detach().double()[0]
     speed, bias_speed = torch.zeros(3).double(), torch.zeros(()).double()
@@ -128,8 +127,8 @@ def test_fit_is_sgd_with_momentum_and_weight_decay(schedule: str) -> None:
     torch.testing.assert_close(model.bias[0].double(), bias, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_not_chosen_stays_as_it_is() -> None:
-    """Bit for bit, without gradients during training, and able to learn again afterwards."""
+def test_only_the_chosen_parameters_are_trained() -> None:
+    """Others stay bit for bit, have no gradients meanwhile, and can learn again afterwards."""
     model, able = Small(), []
     model.conv.bias.requires_grad_(False)  # type: ignore[union-attr]
     before = state(model)
@@ -146,27 +145,20 @@ def test_what_is_not_chosen_stays_as_it_is() -> None:
     assert frozen == ["conv.bias"]
 
 
-def test_what_cannot_learn_is_not_trained_though_chosen() -> None:
-    """Frozen rows stay frozen, weight decay or not."""
+def test_everything_that_can_learn_does_by_default() -> None:
+    """Frozen parameters stay frozen even if they are chosen, weight decay or not."""
     model = Small()
     model.head.weight.requires_grad_(False)
-    before = model.head.weight.clone()
+    before = state(model)
+    fit(model, cross_entropy(model), greys(), PLAIN, seed=0)
     fit(model, cross_entropy(model), greys(), PLAIN, seed=0, parameters=list(model.parameters()))
-    assert torch.equal(model.head.weight, before)
+    same_as_before = [n for n, p in model.named_parameters() if torch.equal(p, before[n])]
+    assert same_as_before == ["head.weight"]
     assert not model.head.weight.requires_grad
 
 
-def test_everything_that_can_learn_does_by_default() -> None:
-    """No parameter is left out."""
-    model = Small()
-    before = state(model)
-    fit(model, cross_entropy(model), greys(), PLAIN, seed=0)
-    for name, p in model.named_parameters():
-        assert not torch.equal(p, before[name])
-
-
-def test_gradients_come_back_after_an_error() -> None:
-    """A loss that fails leaves no parameter frozen, and the model in evaluation mode."""
+def test_error_leaves_gradients_and_modes_as_they_were() -> None:
+    """No parameter is frozen, and the model is in evaluation mode."""
     model = Small().eval()
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -179,10 +171,10 @@ def test_gradients_come_back_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("norm", ["train", "eval"])
-def test_batch_norms_have_a_mode_of_their_own(norm: str) -> None:
+def test_batch_norms_have_their_own_mode(norm: str) -> None:
     """In "eval" their statistics stay, in "train" they move; other modules train either way.
 
-    What is done between two epochs does not change that.
+    Changing modes between two epochs makes no difference.
     """
     model, seen = Small(), []
     before = state(model)
@@ -192,7 +184,7 @@ def test_batch_norms_have_a_mode_of_their_own(norm: str) -> None:
         return cross_entropy(model)(x, y)
 
     def look(epoch: Epoch, stop: Stop) -> None:
-        model.eval()  # as whoever measures something between two epochs
+        model.eval()
 
     fit(model, loss, greys(), PLAIN, seed=0, norm=norm, on_epoch=look)  # type: ignore[arg-type]
     assert len(seen) > 1 and set(seen) == {(True, True, norm == "train")}
@@ -201,8 +193,8 @@ def test_batch_norms_have_a_mode_of_their_own(norm: str) -> None:
         assert moved == (norm == "train")
 
 
-def test_a_model_ends_in_the_mode_it_was_in() -> None:
-    """Evaluation after a stage of training; training, inside another stage."""
+def test_model_ends_in_the_mode_it_was_in() -> None:
+    """Evaluation after a stage of training; training inside another stage."""
     model = Small().eval()
     fit(model, cross_entropy(model), greys(), replace(PLAIN, epochs=1), seed=0)
     assert not any(module.training for module in model.modules())
@@ -215,22 +207,22 @@ def test_a_model_ends_in_the_mode_it_was_in() -> None:
 
 @pytest.mark.parametrize(("clamp", "step"), [(None, 100.0), (5.0, 5.0), (200.0, 100.0)])
 def test_gradients_are_clamped_element_by_element(clamp: float | None, step: float) -> None:
-    """A gradient of (100, -1) moves the weights by at most the bound, each on its own."""
+    """A gradient of (100, -1) moves each weight by at most the bound."""
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     once = TrainSettings(epochs=1, lr=1.0, momentum=0, weight_decay=0, batch_size=1, milestones=())
-    feed = Shuffled(torch.tensor([[100.0, -1.0]]), torch.zeros(1))
+    feed = shuffled(torch.tensor([[100.0, -1.0]]), torch.zeros(1))
     fit(model, lambda x, y: model(x).sum(), feed, once, seed=0, clamp=clamp)
     assert model.weight.tolist() == [[-step, 1.0]]
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
-@pytest.mark.parametrize("stopped", [1, 2, 4])
-def test_goes_on_from_a_stop_as_if_nothing_had_happened(stopped: int, momentum: float) -> None:
-    """Bit for bit, with momentum, a schedule and random brightness."""
+@pytest.mark.parametrize("stopped", [1, 2, 4, 5])
+def test_resuming_changes_nothing(stopped: int, momentum: float) -> None:
+    """Bit for bit, with momentum, a schedule and random brightness; a stop can be used twice."""
     training = replace(PLAIN, epochs=5, momentum=momentum, brightness=0.3, milestones=(0.6,))
     feed, whole = greys(), Small()
-    start = copy.deepcopy(whole)
+    start = state(whole)
     kept: dict[int, tuple[nn.Module, Stop]] = {}
 
     def keep(epoch: Epoch, stop: Stop) -> None:
@@ -239,40 +231,35 @@ def test_goes_on_from_a_stop_as_if_nothing_had_happened(stopped: int, momentum: 
 
     fit(whole, cross_entropy(whole), feed, training, seed=3, on_epoch=keep)
     assert sorted(kept) == [1, 2, 3, 4, 5]
-    model, stop = kept[stopped]
-    again: list[int] = []
-    fit(
-        model, cross_entropy(model), feed, training, seed=3, resume=stop,
-        on_epoch=lambda epoch, stop: again.append(epoch.number),
-    )  # fmt: skip
-    assert again == list(range(stopped, 5))
-    assert same(state(model), state(whole))
-    assert not same(state(start), state(whole))
+    assert not same(start, state(whole))
+    stop = kept[stopped][1]
+    for _ in range(2):
+        model, again = copy.deepcopy(kept[stopped][0]), list[int]()
+
+        def note(epoch: Epoch, stop: Stop, again: list[int] = again) -> None:
+            again.append(epoch.number)
+
+        fit(model, cross_entropy(model), feed, training, seed=3, resume=stop, on_epoch=note)
+        assert again == list(range(stopped, 5))
+        assert same(state(model), state(whole))
 
 
 def test_momentum_is_part_of_a_stop() -> None:
-    """Going on without it ends elsewhere."""
+    """Resuming without it ends elsewhere."""
     feed, whole, kept = greys(), Small(), []
-    fit(
-        whole, cross_entropy(whole), feed, PLAIN, seed=0,
-        on_epoch=lambda epoch, stop: kept.append(copy.deepcopy((whole, stop))),
-    )  # fmt: skip
+
+    def keep(epoch: Epoch, stop: Stop) -> None:
+        kept.append(copy.deepcopy((whole, stop)))
+
+    fit(whole, cross_entropy(whole), feed, PLAIN, seed=0, on_epoch=keep)
     model, stop = kept[0]
     none = Stop(stop.epoch, [torch.zeros_like(buffer) for buffer in stop.momentum])
     fit(model, cross_entropy(model), feed, PLAIN, seed=0, resume=none)
     assert not same(state(model), state(whole))
 
 
-def test_resuming_copies_the_momentum() -> None:
-    """A stop can be used again."""
-    feed, model = greys(), Small()
-    stop = Stop(2, [torch.ones_like(p) for p in model.parameters()])
-    fit(model, cross_entropy(model), feed, PLAIN, seed=0, resume=stop)
-    assert all((buffer == 1).all() for buffer in stop.momentum)
-
-
 def test_momentum_takes_the_layout_of_its_parameter() -> None:
-    """A file knows of none, and fused steps want one."""
+    """Files do not record the layout, and fused steps need it."""
     conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     kept = [torch.randn(4, 3, 3, 3), torch.randn(4)]
     step = Step(lambda x, y: x, list(conv.parameters()), PLAIN, None, False, captures=False)
@@ -282,18 +269,48 @@ def test_momentum_takes_the_layout_of_its_parameter() -> None:
     assert torch.equal(weight, kept[0]) and torch.equal(bias, kept[1])
 
 
-def test_the_loss_of_an_epoch_is_the_mean_over_images() -> None:
-    """The last batch is smaller, and counts for less: losses 0 to 9 have the mean 4.5."""
-    feed = Shuffled(torch.arange(10.0)[:, None], torch.zeros(10))
-    model, seen = nn.Linear(1, 1), []
-    fit(
-        model, lambda x, y: x.mean() + 0 * model(x).sum(), feed, PLAIN, seed=0,
-        on_epoch=lambda epoch, stop: seen.append(epoch),
-    )  # fmt: skip
+def test_loss_of_an_epoch_is_the_mean_over_images() -> None:
+    """The last batch is smaller and counts for less: losses 0 to 9 have the mean 4.5."""
+    feed = shuffled(torch.arange(10.0)[:, None], torch.zeros(10))
+    model, seen = nn.Linear(1, 1), list[Epoch]()
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return x.mean() + 0 * model.weight.sum()
+
+    fit(model, loss, feed, PLAIN, seed=0, on_epoch=lambda epoch, stop: seen.append(epoch))
     assert [epoch.loss for epoch in seen] == pytest.approx([4.5] * 3)
-    assert [epoch.number for epoch in seen] == [0, 1, 2]
-    assert [epoch.images for epoch in seen] == [10] * 3
+    assert [(epoch.number, epoch.images) for epoch in seen] == [(0, 10), (1, 10), (2, 10)]
     assert all(epoch.seconds > 0 for epoch in seen)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_loss_sees_everything_that_a_feed_brings(count: int) -> None:
+    """Images, labels, and any number of further tensors, row by row, untouched."""
+    model, seen = nn.Linear(1, 1), list[tuple[Tensor, ...]]()
+    feed = greys(10, *(torch.arange(10) + 100 * number for number in range(count)))
+
+    def loss(*batch: Tensor) -> Tensor:
+        seen.append(batch)
+        return model.weight.sum()
+
+    fit(model, loss, feed, replace(PLAIN, epochs=1), seed=3)
+    assert [len(batch) for batch in seen] == [2 + count] * 3
+    for batch, expected in zip(seen, feed.epoch(4, 3, 0), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(batch, expected, strict=True))
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_step_takes_tuples_of_any_length(length: int) -> None:
+    """The weight falls by the rate times the sum of all tensors, which is its gradient."""
+    weight = nn.Parameter(torch.zeros(()))
+    training = replace(PLAIN, lr=0.5, momentum=0.0, weight_decay=0.0)
+
+    def loss(*batch: Tensor) -> Tensor:
+        return weight * torch.stack(batch).sum()
+
+    step = Step(loss, [weight], training, None, False, captures=False)
+    step(*(torch.ones(2) * n for n in range(length)))
+    assert weight.item() == -0.5 * 2 * sum(range(length))
 
 
 def test_bf16_computes_the_loss_under_autocast() -> None:
@@ -316,7 +333,7 @@ def test_bf16_computes_the_loss_under_autocast() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(strength=st.floats(0.01, 0.9), seed=st.integers(0, 99))
-def test_brightness_is_a_factor_for_each_image(strength: float, seed: int) -> None:
+def test_brightness_is_one_factor_per_image(strength: float, seed: int) -> None:
     """Between 1 - strength and 1 + strength, the same for all its pixels and channels."""
     images = torch.arange(8 * 3 * 4).reshape(8, 3, 2, 2).float() + 1
     factors = jitter(images, strength, np.random.default_rng(seed)) / images
@@ -325,8 +342,8 @@ def test_brightness_is_a_factor_for_each_image(strength: float, seed: int) -> No
     assert len(set(factors[:, 0, 0, 0].tolist())) == 8
 
 
-def test_brightness_reaches_both_bounds_and_stays_a_grey_level() -> None:
-    """Bytes become floats of 0 to 255; factors fill the range evenly."""
+def test_brightness_fills_its_range() -> None:
+    """Evenly, between both bounds; bytes become floats from 0 to 255."""
     images = torch.full((4000, 1, 1, 1), 100, dtype=torch.uint8)
     out = jitter(images, 0.5, np.random.default_rng(0))
     assert out.dtype == torch.float32
@@ -335,9 +352,9 @@ def test_brightness_reaches_both_bounds_and_stays_a_grey_level() -> None:
     assert jitter(images * 2, 0.9, np.random.default_rng(0)).max() == 255
 
 
-def test_fit_jitters_only_when_asked() -> None:
-    """With brightness 0 the loss sees the images of the feed; else others every epoch."""
-    model, feed = nn.Linear(1, 1), Shuffled(torch.full((4, 3, 1, 1), 100.0), torch.zeros(4))
+def test_fit_changes_brightness_only_if_set() -> None:
+    """Without it the loss sees the images of the feed; with it, others every epoch."""
+    model, feed = nn.Linear(1, 1), shuffled(torch.full((4, 3, 1, 1), 100.0), torch.zeros(4))
     seen: list[Tensor] = []
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -345,7 +362,7 @@ def test_fit_jitters_only_when_asked() -> None:
         return 0 * model.weight.sum()
 
     fit(model, loss, feed, replace(PLAIN, epochs=2), seed=0)
-    assert all(torch.equal(x, feed.images) for x in seen)
+    assert all(torch.equal(x, feed.parts[0]) for x in seen)
     seen.clear()
     fit(model, loss, feed, replace(PLAIN, epochs=2, brightness=0.2), seed=0)
     assert all(80 <= x.min() < x.max() <= 120 for x in seen)

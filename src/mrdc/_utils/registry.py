@@ -41,14 +41,17 @@ class Registry(dict[str, T]):
     def name_of(self, part: str | T) -> str:
         """The name of a part; an object is registered under its own.
 
+        Another instance of the same class, or a function defined again, replaces the first.
+
         Raises:
             UsageError: another part has that name.
         """
         if isinstance(part, str):
             return part
         name = str(getattr(part, "name", getattr(part, "__name__", type(part).__name__)))
-        if self.setdefault(name, part) is not part:
+        if _definition(self.setdefault(name, part)) != _definition(part):
             raise UsageError(f"{self.what} {name!r} is already registered: rename yours")
+        self[name] = part
         return name
 
     def discover(self) -> None:
@@ -56,6 +59,12 @@ class Registry(dict[str, T]):
         for point in entry_points(group=self.group):
             if point.name not in self:
                 self[point.name] = point.load()
+
+
+def _definition(part: object) -> tuple[str, str]:
+    """Where a function, or the class of an object, is defined."""
+    defined = part if hasattr(part, "__qualname__") else type(part)
+    return defined.__module__, getattr(defined, "__qualname__", "")
 
 
 def lookup(table: Mapping[str, T], name: str, what: str) -> T:

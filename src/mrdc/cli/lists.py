@@ -1,6 +1,4 @@
-"""What can be named on the command line."""
-
-from typing import Any
+"""Everything that can be named on the command line."""
 
 from rich.console import Console
 
@@ -8,79 +6,72 @@ from mrdc.cli.tables import table
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
 from mrdc.data.splits import KINDS
-from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.presets import (
     DETECTION,
-    PRESETS,
-    RECIPES,
-    SCENE_PRESETS,
-    SCENE_RECIPES,
-    TRAINING,
     WITHOUT_MEMORY,
-    Preset,
+    method_names,
+    preset,
+    preset_names,
+    recipe_names,
+    scene_recipe_names,
 )
-from mrdc.experiments.studies import STUDIES
+from mrdc.experiments.studies import studies
 from mrdc.planning.selection import SELECTORS
+from mrdc.training.settings import RunSettings
 
 
 def names() -> dict[str, list[str]]:
-    """What can be named on the command line."""
+    """Names by kind."""
+    for registry in (CODECS, SELECTORS, DATASETS):
+        registry.discover()
     return {
-        "methods": [*TRAINING, *DETECTION],
+        "methods": [*method_names(), *DETECTION],
         "codecs": list(CODECS),
         "selectors": list(SELECTORS),
         "datasets": [*DATASETS, "shapes", *(f"{kind}:FOLDER" for kind in KINDS)],
-        "presets": [*RECIPES, *SCENE_RECIPES, *PRESETS, *SCENE_PRESETS],
-        "studies": list(STUDIES),
+        "presets": [*recipe_names(), *scene_recipe_names(), *preset_names()],
+        "studies": list(studies()),
     }
 
 
 def study_lines() -> str:
-    """Names and titles of the studies, a line each."""
-    return "\n".join(f"{name}: {study.title}" for name, study in STUDIES.items())
+    """Names and titles of the studies, one per line."""
+    return "\n".join(f"{name}: {study.title}" for name, study in studies().items())
 
 
 def listing(console: Console, found: dict[str, list[str]], what: str | None = None) -> None:
     if what == "presets":
-        presets(console)
+        presets(console, found["presets"])
         return
     if what == "studies":
-        studies(console)
+        rows = table("name<", "what<", "question<")
+        for name, study in studies().items():
+            rows.add_row(name, study.title, study.question)
+        console.print(rows)
         return
     for kind, entries in found.items():
         if kind == "presets" and what is None:
-            entries = [
-                *RECIPES,
-                *SCENE_RECIPES,
-                f"and {len(PRESETS) + len(SCENE_PRESETS)} with data and phases, rows of the paper "
-                "among them (`mrdc list presets`)",
-            ]
+            recipes = [*recipe_names(), *scene_recipe_names()]
+            more = len(entries) - len(recipes)
+            entries = [*recipes, f"and {more} with data and phases (`mrdc list presets`)"]
         if entries:
             console.print(f"[bold]{kind}[/bold]  {', '.join(entries)}")
 
 
-def presets(console: Console) -> None:
-    """Every recipe and preset, with the paper's number where it has one."""
+def presets(console: Console, names: list[str]) -> None:
+    """Every recipe and preset, with the paper's number if it has one."""
     rows = table("name<", "what<", "the paper, %", "training<", "memory<")
-    found: dict[str, Preset[Any]] = {**RECIPES, **SCENE_RECIPES, **PRESETS, **SCENE_PRESETS}
-    for name, preset in found.items():
-        settings, memory = preset.settings, preset.settings.memory
+    for name in names:
+        found = preset(name)
+        settings, memory = found.settings, found.settings.memory
         held = f"{memory.budget}, {memory.quality}"
-        if isinstance(settings, DetectSettings):
-            training = f"{settings.train.steps:,} steps, lr {settings.train.lr:g}"
-            held = held if settings.replay == "memory" else settings.replay
-        else:
+        if isinstance(settings, RunSettings):
             train = settings.train
             training = f"{train.epochs} epochs, lr {train.lr:g}, {train.schedule}"
             held = "none" if settings.method in WITHOUT_MEMORY else held
-        published = "" if preset.paper is None else f"{preset.paper:.2f}"
-        rows.add_row(name, preset.summary, published, training, held)
-    console.print(rows)
-
-
-def studies(console: Console) -> None:
-    """Every study, and what it asks."""
-    rows = table("name<", "what<", "question<")
-    for name, study in STUDIES.items():
-        rows.add_row(name, study.title, study.question)
+        else:
+            training = f"{settings.train.steps:,} steps, lr {settings.train.lr:g}"
+            held = held if settings.replay == "memory" else settings.replay
+        published = "" if found.paper is None else f"{found.paper:.2f}"
+        rows.add_row(name, found.summary, published, training, held)
     console.print(rows)

@@ -7,7 +7,6 @@ from rich.markup import escape
 
 from mrdc._utils.text import MORE, count, ratio, size, span
 from mrdc.cli.tables import clean, remarks, some, table
-from mrdc.memory.budget import Budget
 from mrdc.memory.file import MemoryFile
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def budget_line(budget: dict[str, Any], items: int | None = None) -> str:
 
 
 def box_line(boxes: dict[str, int]) -> str:
-    """How many boxes there are, and which of the file are not among them."""
+    """Number of boxes, and of those left out."""
     line = f"{count(boxes['boxes'], 'box')} of {count(boxes['classes'], 'class')}"
     if boxes["dropped"]:
         line += f"; {boxes['dropped']:,} below 1 pixel left out"
@@ -37,7 +36,7 @@ def box_line(boxes: dict[str, int]) -> str:
 
 
 def plan(console: Console, found: "Plan") -> None:
-    about = found.as_json()
+    about = found.to_json()
     original = about["budget"]["original_bytes"]
     console.print(
         f"{count(found.classes, 'class')}, {count(found.images, 'image')}, "
@@ -71,12 +70,16 @@ def plan(console: Console, found: "Plan") -> None:
             lines = [f"{name}: {why}" for name, why in candidate.excluded.items()]
             left_out = count(len(lines), "class")
             console.print(f"{left_out} left out of R_q of {candidate}:{some(lines)}")
+    sampled = {name: why for c in found.candidates for name, why in c.sampled.items()}
+    if sampled:
+        lines = [f"{name}: {why}" for name, why in sampled.items()]
+        console.print(f"Classes with more images than feature dimensions:{some(lines)}")
 
 
 def packed(console: Console, result: "Packed") -> None:
     if result.plan:
         plan(console, result.plan)
-    about = result.as_json()
+    about = result.to_json()
     counts = about["per_class"]
     setting = "" if about["quality"] is None else f" {about['quality']}"
     console.print(
@@ -91,21 +94,21 @@ def packed(console: Console, result: "Packed") -> None:
         console.print(f"{count(about['boxes']['held'], 'box')} held")
     console.print(budget_line(about["budget"], about["items"]))
     used = about["file_bytes"] if about["whole_file"] else about["payload_bytes"]
-    console.print(f"{size(about['budget_bytes'] - used)} of the budget stay free")
+    console.print(f"{size(about['budget_bytes'] - used)} of the budget left over")
     if 0 < about["complete_classes"] < about["classes"]:
         full = count(about["complete_classes"], "class")
-        console.print(f"All images of {full} are held, which leaves bytes to the others")
+        console.print(f"{full} hold all their images and leave bytes to the others")
     if about["duplicates"]:
         console.print(f"{count(about['duplicates'], 'exact duplicate')} stored once")
     if about["kept_sources"] and about["codec"] != "original":
         kept = count(about["kept_sources"], "image")
-        console.print(f"{kept} kept as source bytes: encoding makes them no smaller")
+        console.print(f"{kept} stored as source bytes, which encoding does not shrink")
     if not result.plan:
         remarks(console, about["skipped"], about["ignored"])
 
 
 def about(file: MemoryFile) -> dict[str, Any]:
-    """What `info` tells of a memory file."""
+    """The result of `info`."""
     meta = file.meta
     return {
         "path": str(file.path),
@@ -121,17 +124,10 @@ def about(file: MemoryFile) -> dict[str, Any]:
         "payload_bytes": file.image_bytes,
         "budget_bytes": meta["budget"]["bytes"],
         "file_bytes": file.path.stat().st_size,
-        "budget": budget_of(meta),
+        "budget": file.budget.as_json(meta["budget"]["bytes"]),
         "sha256": file.sha256,
         "notes": meta["notes"],
     }
-
-
-def budget_of(meta: dict[str, Any]) -> dict[str, Any]:
-    """The budget of a memory file, as it was written, in bytes and in originals."""
-    entry = meta["budget"]
-    budget = Budget(entry["amount"], entry["unit"], entry["original_bytes"])
-    return budget.as_json(entry["bytes"])
 
 
 def info(console: Console, found: dict[str, Any]) -> None:
@@ -180,4 +176,4 @@ def audit(console: Console, found: "Audit") -> None:
         bad = count(len(found.problems), "problem")
         console.print(f"[bold red]{bad}[/bold red]{some(found.problems)}")
     else:
-        console.print("[bold green]Sound:[/bold green] every byte and checksum holds.")
+        console.print("[bold green]Sound:[/bold green] every byte and checksum is right.")

@@ -1,34 +1,94 @@
-"""How a run shows that it moves: a bar on a terminal, plain lines elsewhere."""
+"""Progress on standard error: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from mrdc._utils.text import count, learned
 
-LINE_SECONDS = 10.0  # between plain lines inside a phase
+LINE_SECONDS = 30.0  # between plain lines
 
 
-class Progress:
-    """Listens to a run: phase, epoch, loss, images a second, time left."""
+def say(line: str) -> None:
+    """Print a plain line on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Ticker:
+    """Lets a plain line through every `LINE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def due(self) -> bool:
+        if time.monotonic() - self.last <= LINE_SECONDS:
+            return False
+        self.last = time.monotonic()
+        return True
+
+
+@contextmanager
+def stages(silent: bool) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """Progress of `plan`, `pack`, `audit` and `export`, one bar per stage."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    plain, ticker = not console.is_terminal, Ticker()
+    with Progress(*columns, console=console, disable=silent or plain, transient=True) as bars:
+
+        def stage(name: str, total: int) -> Callable[[int], None]:
+            task = bars.add_task(name, total=total or None)
+            done = 0
+
+            def advance(more: int) -> None:
+                nonlocal done
+                done += more
+                bars.advance(task, more)
+                if plain and not silent and ticker.due():
+                    say(f"{name}: {done:,}" + (f" of {total:,}" if total else ""))
+
+            return advance
+
+        yield stage
+
+
+class RunProgress:
+    """Listens to a run: phase, epoch, loss, images/s, time left."""
 
     def __init__(self, silent: bool):
         console = Console(stderr=True)
-        self.silent = silent
-        self.plain = not console.is_terminal
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[info]}"),
-                   TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+        self.silent, self.plain = silent, not console.is_terminal
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[info]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         hidden = silent or self.plain
-        self._bars = Bars(*columns, console=console, disable=hidden, transient=True)
+        self._bars = Progress(*columns, console=console, disable=hidden, transient=True)
         self._task: TaskID | None = None
         self._unit = "epoch"
-        self._last = time.monotonic()
+        self._ticker = Ticker()
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "RunProgress":
         self._bars.start()
         return self
 
@@ -36,7 +96,7 @@ class Progress:
         self._bars.stop()
 
     def __call__(self, kind: str, fields: dict[str, Any]) -> None:
-        """Hear of an event."""
+        """Handle an event."""
         if self.silent:
             return
         if kind == "start" and fields["in_training"]:
@@ -46,31 +106,32 @@ class Progress:
         elif kind == "phase_start":
             self._start(fields)
         elif kind == "resume":
-            self._say(f"phase {fields['phase']}: goes on after {self._unit} {fields['epoch']}")
-        elif kind == "epoch" and fields["stage"] is not None:
+            self._say(f"phase {fields['phase']}: resumed after {self._unit} {fields['epoch']}")
+        elif kind == "epoch":
             self._epoch(fields)
         elif kind == "phase":
-            if "ap" in fields:
-                score = f"AP {fields['ap']:.2f}, AP50 {fields['ap50']:.2f}"
-            else:
-                score = f"{count(fields['classes'], 'class')}, accuracy {fields['accuracy']:.2f} %"
-            held = count(fields["memory"]["items"], "image")
-            self._say(f"phase {fields['phase']}: {score}, {held} held, {fields['seconds']:.1f} s")
-            if "warning" in fields.get("report", {}):
-                self._say(f"warning: {fields['report']['warning']}")
+            self._phase(fields)
+
+    def _phase(self, fields: dict[str, Any]) -> None:
+        if "ap" in fields:
+            score = f"AP {fields['ap']:.2f}, AP50 {fields['ap50']:.2f}"
+        else:
+            score = f"{count(fields['classes'], 'class')}, accuracy {fields['accuracy']:.2f} %"
+        held = count(fields["memory"]["items"], "image")
+        self._say(f"phase {fields['phase']}: {score}, {held} held, {fields['seconds']:.1f} s")
+        if "warning" in fields["report"]:
+            self._say(f"warning: {fields['report']['warning']}")
 
     def _check(self, done: int, total: int) -> None:
         if not self.plain:
             if self._task is None:
                 self._task = self._bars.add_task("checking images", total=total, info="")
             self._bars.update(self._task, completed=done)
-        elif time.monotonic() - self._last > LINE_SECONDS:
-            self._last = time.monotonic()
+        elif self._ticker.due():
             self._say(f"checked {done:,} of {count(total, 'image')}")
 
     def _start(self, fields: dict[str, Any]) -> None:
-        self._last = time.monotonic()
-        self._unit = "epoch" if "classes" in fields else "part"  # a detector counts steps
+        self._unit = "epoch" if "classes" in fields else "part"  # detectors count steps
         if self.plain:
             new = f"{count(fields['classes'], 'new class')}, " if "classes" in fields else ""
             images = f"{count(fields['train_images'], 'image')} to train on"
@@ -89,40 +150,41 @@ class Progress:
             name = f"phase {fields['phase']}{stage}, {at}"
             done, total = fields["epoch"], fields["epochs"]
             self._bars.update(self._task, description=name, completed=done, total=total, info=info)
-        elif time.monotonic() - self._last > LINE_SECONDS:
-            self._last = time.monotonic()
+        elif self._ticker.due():
             self._say(f"  {at}: {info}")
 
     def _say(self, line: str) -> None:
         if self.plain:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
         else:
             self._bars.console.print(line, highlight=False, markup=False)
 
 
-class Place(Protocol):
-    """A run of a sweep, as far as progress goes."""
+class Cell(Protocol):
+    """A run of a sweep."""
 
     @property
     def place(self) -> dict[str, str]: ...
 
 
 class SweepProgress:
-    """Says which runs of a sweep have begun and ended."""
+    """Prints which runs of a sweep have started and ended."""
 
     def __init__(self, silent: bool):
         self.silent = silent
 
-    def __call__(self, cell: Place, result: dict[str, Any] | None) -> None:
+    def __call__(self, cell: Cell, outcome: Any, number: str) -> None:
         if self.silent:
             return
         name = ", ".join(f"{axis} {value}" for axis, value in cell.place.items())
-        if result is None:
-            line = f"{name}: begun"
+        if outcome is None:
+            line = "started"
+        elif hasattr(outcome, "error"):
+            line = f"failed: {outcome.error}"
         else:
-            score = f"{result['average_incremental_accuracy']:.2f} % averaged"
-            score = f"AP {result['ap'][-1]:.2f}" if "ap" in result else score
-            line = f"{name}: {score}, {result['seconds']:.0f} s"
-            if result.get("in_training"):
-                line += f"; warning: {learned(result['in_training'])}"
-        print(line, file=sys.stderr, flush=True)
+            score = f"{outcome.average_incremental_accuracy:.2f} % averaged"
+            score = f"AP {outcome.ap[-1]:.2f}" if outcome.ap else score
+            line = f"{score}, {outcome.seconds:.0f} s"
+            if outcome.in_training:
+                line += f"; warning: {learned(outcome.in_training)}"
+        say(f"[{number}] {name}: {line}")

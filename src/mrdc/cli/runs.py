@@ -1,4 +1,4 @@
-"""Runs, sweeps and studies."""
+"""Results of runs, sweeps and studies."""
 
 from typing import Any
 
@@ -8,115 +8,123 @@ from rich.table import Table
 
 from mrdc._utils.text import count, learned, ratio
 from mrdc.cli.tables import clean, remarks, some, table
+from mrdc.training.results import RunResult
 
 SCORES = {
-    "averaged %": "average_incremental_accuracy", "+-": "deviation", "last %": "last_accuracy",
-    "forgetting": "average_forgetting", "initial": "initial_forgetting",
-}  # fmt: skip
+    "averaged %": "average_incremental_accuracy",
+    "+-": "deviation",
+    "last %": "last_accuracy",
+    "forgetting": "average_forgetting",
+    "initial": "initial_forgetting",
+}
 SCENE_SCORES = {"AP": "ap", "+-": "ap_deviation", "AP50": "ap50", "AP75": "ap75"}
 
 
-def run(console: Console, found: dict[str, Any]) -> None:
-    synthetic = " (synthetic)" if found["synthetic"] else ""
-    console.print(f"[bold]{clean(found['name'])}[/bold] on {clean(found['data'])}{synthetic}")
-    if found.get("in_training"):  # unknown to runs of old versions
-        line = f"[yellow]Warning:[/yellow] {escape(learned(found['in_training']))}"
+def run(console: Console, found: RunResult) -> None:
+    synthetic = " (synthetic)" if found.synthetic else ""
+    console.print(f"[bold]{clean(found.name)}[/bold] on {clean(found.data)}{synthetic}")
+    if found.in_training:
+        line = f"[yellow]Warning:[/yellow] {escape(learned(found.in_training))}"
         console.print(line, soft_wrap=True)
-    if "ap" in found:
-        rows = table("phase", "AP", "AP50", "AP75")
-        for phase, scores in enumerate(zip(found["ap"], found["ap50"], found["ap75"], strict=True)):
-            rows.add_row(str(phase), *(f"{score:.2f}" for score in scores))
-    else:
-        rows = accuracies(found)
-    console.print(rows)
+    console.print(accuracies(found) if found.ap is None else precisions(found))
     volumes(console, found)
     kept(console, found)
-    published = f" (the paper: {found['paper']:.2f})" if found["paper"] else ""
-    if "ap" in found:
-        classes = ", ".join(f"{clean(name)} {'-' if value is None else f'{value:.1f}'}"
-                            for name, value in found["by_class"].items())  # fmt: skip
-        console.print(f"AP by class: {classes}")
+    published = f" (the paper: {found.paper:.2f})" if found.paper else ""
+    where = f"{found.seconds:.0f} s; {clean(found.folder)}"
+    if found.ap and found.ap50 and found.ap75:
+        by_class = (found.by_class or {}).items()
         console.print(
-            f"[bold]AP {found['ap'][-1]:.2f}, AP50 {found['ap50'][-1]:.2f}, AP75 "
-            f"{found['ap75'][-1]:.2f}[/bold]{published}, {found['seconds']:.0f} s; "
-            f"{clean(found['folder'])}"
+            "AP by class: "
+            + ", ".join(f"{clean(n)} {'-' if v is None else f'{v:.1f}'}" for n, v in by_class)
         )
-        if found.get("dropped"):  # unknown to runs of old versions
-            console.print(f"Left out: {count(found['dropped'], 'box')} below 1 pixel")
-        return
-    console.print(
-        f"[bold]Averaged incremental accuracy {found['average_incremental_accuracy']:.2f} %"
-        f"[/bold]{published}, forgetting {found['average_forgetting']:.2f} (initial classes "
-        f"{found['initial_forgetting']:.2f}), {found['seconds']:.0f} s; {clean(found['folder'])}"
-    )
-    if found["held_out"]:
+        console.print(
+            f"[bold]AP {found.ap[-1]:.2f}, AP50 {found.ap50[-1]:.2f}, AP75 {found.ap75[-1]:.2f}"
+            f"[/bold]{published}, {where}"
+        )
+        if found.dropped:
+            console.print(f"Left out: {count(found.dropped, 'box')} below 1 pixel")
+    else:
+        console.print(
+            f"[bold]Averaged incremental accuracy {found.average_incremental_accuracy:.2f} %"
+            f"[/bold]{published}, forgetting {found.average_forgetting:.2f} (initial classes "
+            f"{found.initial_forgetting:.2f}), {where}"
+        )
+    if found.held_out:
         console.print("The data has no test images: some training images were set aside.")
-    remarks(console, [], found.get("ignored", []))  # unknown to runs of old versions
+    remarks(console, found.skipped, found.ignored or [])
 
 
-def accuracies(found: dict[str, Any]) -> Table:
+def accuracies(found: RunResult) -> Table:
     """Accuracy after every phase."""
     rows = table("phase", "classes", "accuracy %", "head %")
     seen = 0
-    for phase, (size_, score, head) in enumerate(
-        zip(found["sizes"], found["accuracy"], found["head_accuracy"], strict=True)
-    ):
-        seen += size_
+    columns = zip(found.sizes or [], found.accuracy, found.head_accuracy or [], strict=True)
+    for phase, (new, score, head) in enumerate(columns):
+        seen += new
         rows.add_row(str(phase), str(seen), f"{score:.2f}", f"{head:.2f}")
     return rows
 
 
-def volumes(console: Console, found: dict[str, Any]) -> None:
-    """R_q after every phase, and what it chose."""
-    ratios = found["volume_ratios"]
-    if ratios:
-        console.print("R_q of each candidate, after every phase, and its mean:")
-        columns = table(
-            "candidate<", *(str(phase) for phase in range(len(found["accuracy"]))), "mean"
+def precisions(found: RunResult) -> Table:
+    """AP after every phase."""
+    rows = table("phase", "AP", "AP50", "AP75")
+    columns = zip(found.ap or [], found.ap50 or [], found.ap75 or [], strict=True)
+    for phase, scores in enumerate(columns):
+        rows.add_row(str(phase), *(f"{score:.2f}" for score in scores))
+    return rows
+
+
+def volumes(console: Console, found: RunResult) -> None:
+    """R_q of each candidate, averaged over the phases, and the choice."""
+    if not found.volume_ratios:
+        return
+    chosen = found.quality if isinstance(found.quality, list) else [found.quality]
+    rows = table("candidate<", "images that fit", "mean R_q", "")
+    for row in found.volume_ratios:
+        quality, mean = row["quality"], row["mean"]
+        name = row["codec"] if quality is None else f"{row['codec']} {quality}"
+        rows.add_row(
+            name,
+            f"{sum(row['quantity']):,}",
+            "?" if mean is None else ratio(mean),
+            "stored" if quality in chosen else "",
         )
-        for row in ratios:
-            name = row["codec"] if row["quality"] is None else f"{row['codec']} {row['quality']}"
-            values = [*row["by_phase"], row["mean"]]
-            columns.add_row(name, *("?" if v is None else ratio(v) for v in values))
-        console.print(columns)
-        lines = [f"{what}: {why}" for what, why in found.get("left_out", {}).items()]
-        if lines:  # unknown to runs of old versions
-            console.print(f"Left out of R_q ({len(lines):,}):{some(lines)}")
-        if found["quality_rule"] == "auto":
-            mean = found["mean_choice"]
-            agrees = (found["quality"] or "original") == mean
-            console.print(
-                f"Chosen after the first phase: {found['quality'] or 'original'}; the mean of all "
-                f"phases {'chooses it, too' if agrees else f'would choose {mean}'}."
-            )
+    console.print(rows)
+    lines = [f"{what}: {why}" for what, why in found.left_out.items()]
+    if lines:
+        console.print(f"Left out of R_q ({len(lines):,}):{some(lines)}")
+    if found.quality_rule == "auto":
+        stored, mean = found.quality or "original", found.mean_choice
+        agrees = "agrees" if stored == mean else f"would choose {mean}"
+        console.print(f"R_q chose {stored} after the first phase; its mean over phases {agrees}.")
 
 
-def kept(console: Console, found: dict[str, Any]) -> None:
-    """What the memory holds, what the method adds, and what it reports."""
-    held, chosen = found["memory"], found["quality"]
-    qualities = chosen if isinstance(chosen, list) else [chosen]  # of every phase, if dynamic
+def kept(console: Console, found: RunResult) -> None:
+    """The memory, the parameters that the method adds, and the method's report."""
+    held, chosen = found.memory, found.quality
+    qualities = chosen if isinstance(chosen, list) else [chosen]  # one per phase, if dynamic
     names = ["originals" if quality is None else f"quality {quality}" for quality in qualities]
-    if held["budget_bytes"]:
+    if held.budget_bytes:
         console.print(
-            f"Memory: {held['items']:,} images as {', '.join(dict.fromkeys(names))}, "
-            f"{held['bytes']:,} of {held['budget_bytes']:,} bytes ({clean(found['budget'])})"
+            f"Memory: {held.items:,} images as {', '.join(dict.fromkeys(names))}, "
+            f"{held.bytes:,} of {held.budget_bytes:,} bytes ({clean(found.budget)})"
         )
-    if held.get("parameter_bytes"):
-        charged = "charged" if found["strict_budget"] else "not charged"
+    if held.parameter_bytes:
+        charged = "charged" if found.strict_budget else "not charged"
         console.print(
-            f"The method adds {held['parameter_bytes']:,} bytes of parameters to the network "
+            f"The method adds {held.parameter_bytes:,} bytes of parameters to the network "
             f"({charged} to the budget; --memory.strict-budget charges them)"
         )
-    for what, value in found["report"].items():
-        console.print(clean(f"{what.replace('_', ' ')}: {told(value)}"))
+    for what, value in found.report.items():
+        console.print(clean(f"{what.replace('_', ' ')}: {in_words(value)}"))
 
 
-def told(value: Any) -> str:
-    """What a method reports, for people: a number, a text, or several of them."""
+def in_words(value: Any) -> str:
+    """A value that a method reports, in words."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {told(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {in_words(one)}" for name, one in value.items())
     if isinstance(value, list):
-        return ", ".join(map(told, value))
+        return ", ".join(map(in_words, value))
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -132,7 +140,7 @@ def sweep(console: Console, found: dict[str, Any]) -> None:
 
 
 def reached(console: Console, rows: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """Scores and curves; the title and the names of the rows."""
+    """Print scores and curves; returns the title and the names of the rows."""
     axes = list(rows[0])[: list(rows[0]).index("runs")]
     names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
     title = f"{', '.join(axes)}<"
@@ -142,7 +150,7 @@ def reached(console: Console, rows: list[dict[str, Any]]) -> tuple[str, list[str
 
 
 def curves(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
-    """Accuracy after every phase, a line for each row of a sweep."""
+    """Accuracy after every phase, one line per row of a sweep."""
     phases = max(len(row["accuracy"]) for row in rows)
     made = table(title, *(f"phase {phase}" for phase in range(phases)))
     for name, row in zip(names, rows, strict=True):
@@ -167,7 +175,7 @@ def study(console: Console, found: dict[str, Any]) -> None:
 
 
 def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
-    """What runs of a sweep or study reached; seconds include a first phase that was taken over."""
+    """Scores of the runs; seconds include a first phase that another run has trained."""
     fields = SCENE_SCORES if "ap" in rows[0] else SCORES
     fields = {c: f for c, f in fields.items() if any(row.get(f) is not None for row in rows)}
     made = table(title, "runs", *fields, "images", "seconds")
@@ -180,7 +188,7 @@ def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
 
 
 def volumes_of(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
-    """R_q of what was stored, and what it would pick along each run."""
+    """R_q of what was stored, and the quality it picks."""
     if any(row["volume_ratio"] is not None for row in rows):
         made = table(title, "quality", "R_q", "R_q picks")
         for name, row in zip(names, rows, strict=True):
@@ -189,5 +197,5 @@ def volumes_of(console: Console, title: str, names: list[str], rows: list[dict[s
             made.add_row(
                 name, clean(stored), "" if known is None else ratio(known), ", ".join(row["picks"])
             )
-        console.print("R_q of what was stored, and the quality that its mean over phases picks:")
+        console.print("R_q of what was stored, and the quality its mean over phases picks:")
         console.print(made)

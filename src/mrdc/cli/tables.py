@@ -1,4 +1,4 @@
-"""Numbers, names and tables as people read them."""
+"""Tables and lists on the terminal."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -8,19 +8,20 @@ from mrdc._utils.text import MORE, printable
 
 
 def table(*columns: str) -> Table:
-    """A plain table, numbers to the right; a column that ends in < goes left."""
+    """A plain table with right-aligned columns; a name that ends in < is left-aligned."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         left = column.endswith("<")
         made.add_column(
-            column.rstrip("<"), justify="left" if left else "right",
+            column.rstrip("<"),
+            justify="left" if left else "right",
             overflow="fold" if left else "ellipsis",
-        )  # fmt: skip
+        )
     return made
 
 
 def clean(text: str) -> str:
-    """Names from users: nothing in them reaches the terminal as a command."""
+    """Escape a name from the user, so that the terminal does not interpret it."""
     return escape(printable(text))
 
 
@@ -32,8 +33,8 @@ def some(entries: list[str]) -> str:
 
 
 def remarks(console: Console, skipped: list[str], ignored: list[str]) -> None:
-    """Say what was left out."""
+    """List what was left out."""
     if skipped:
         console.print(f"[yellow]Skipped, unreadable ({len(skipped):,}):[/yellow]{some(skipped)}")
     if ignored:
-        console.print(f"Ignored, not images ({len(ignored):,}):{some(ignored)}")
+        console.print(f"Ignored ({len(ignored):,}):{some(ignored)}")

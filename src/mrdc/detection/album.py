@@ -1,4 +1,4 @@
-"""Images for a detector: decoded once and kept where there is room, or again when needed."""
+"""Images for a detector, decoded once and kept if there is room."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,16 +6,15 @@ import torch
 from torch import Tensor
 
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.image import decode
 from mrdc.data.crops import tensor
 from mrdc.data.photo import Photo
 from mrdc.training.feed import SHARE, free_memory
 
-ALBUMS = 3  # that a phase has: labelled, unlabelled and test images
+ALBUMS = 3  # per phase: labelled, unlabelled and test images
 
 
 class Album:
-    """Photos by place, as floats (3, h, w) of 0 to 1 on a device."""
+    """Photos by index, as floats (3, h, w) from 0 to 1 on a device."""
 
     def __init__(self, photos: Sequence[Photo], device: torch.device, threads: int | None = None):
         self.photos, self.device, self.threads = photos, device, threads
@@ -26,7 +25,7 @@ class Album:
         return len(self.photos)
 
     def groups(self, places: Sequence[Sequence[int]]) -> Iterator[list[Tensor]]:
-        """Images of each group of places, decoded by threads a little ahead."""
+        """Images of each group of indices, decoded ahead by threads."""
         flat = [place for group in places for place in group]
         with workers(self.threads) as pool:
             made = ordered(pool, self._load, flat, 4 * max(map(len, places), default=1))
@@ -40,9 +39,7 @@ class Album:
     def _load(self, place: int) -> Tensor:
         if place in self._kept:
             return self._kept[place]
-        photo = self.photos[place]
-        data = photo.load()
-        return tensor(decode(data, photo.id) if isinstance(data, bytes) else data)
+        return tensor(self.photos[place].pixels())
 
     def _keep(self, place: int, image: Tensor) -> Tensor:
         there = image.to(self.device)

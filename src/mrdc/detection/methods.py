@@ -1,13 +1,13 @@
 """Three ways to learn from labelled and unlabelled scenes.
 
     supervised        labelled scenes alone
-    pseudo-labels     after a fifth of a phase the detector labels the unlabelled images
-                      itself, once, and goes on with both
+    pseudo-labels     after a fifth of a phase the detector labels the unlabelled images once,
+                      and trains on both from then on
     unbiased-teacher  a slowly averaged copy labels weak views of unlabelled images, and the
                       detector learns from strong views of them (Liu et al., 2021)
 
-A learner gives the loss of a step; fields are settings, and what it keeps between steps ends
-in `_`. Draws come from torch's generator, which the caller seeds for each step.
+A method computes the loss of a step. Fields are settings, and state kept between steps ends in
+`_`. Draws come from torch's generator, which the caller seeds for each step.
 """
 
 import copy
@@ -27,20 +27,20 @@ from mrdc.detection.augment import strong, weak
 from mrdc.detection.evaluate import Found, as_found, detect
 
 Losses = dict[str, Tensor]
-CLASSES = ("loss_classifier", "loss_objectness")  # no places: scores do not vouch for them
-STEPS, RATE = 8000, 0.0004  # that the published teacher averages over, and how fast
-SILENT = 0.25  # of a teacher's steps: so many in a row without a label call for a warning
+CLASSES = ("loss_classifier", "loss_objectness")  # not boxes: a score says nothing about them
+STEPS, RATE = 8000, 0.0004  # steps and rate of the published teacher's average
+SILENT = 0.25  # fraction of a teacher's steps without a label that calls for a warning
 
 
 class Shot(NamedTuple):
-    """An image (3, h, w) of 0 to 1, and its boxes (n, 5) with labels from 0, on one device."""
+    """An image (3, h, w) from 0 to 1, and its boxes (n, 5) with labels from 0, on one device."""
 
     image: Tensor
     boxes: Tensor
 
 
 class Task(NamedTuple):
-    """What a learner sees of a phase: its unlabelled images, and how many steps there are."""
+    """A phase, as a method sees it: its unlabelled images, steps and batch size."""
 
     unlabelled: Album
     steps: int
@@ -57,7 +57,7 @@ def losses(model: FasterRCNN, shots: Sequence[Shot]) -> Losses:
 
 
 def total(found: Losses, names: Sequence[str] | None = None) -> Tensor:
-    """Of all losses, or of some."""
+    """Sum of all losses, or of some."""
     return torch.stack([found[name] for name in names or found]).sum()
 
 
@@ -75,46 +75,50 @@ class Supervised:
     wants_unlabelled = False
 
     def start_phase(self, model: FasterRCNN, task: Task) -> None:
-        """Get ready."""
+        """Prepare a phase."""
 
     def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
-        """Places of the unlabelled images to draw from, from this step on."""
+        """Indices of the unlabelled images to draw from, from this step on."""
         return ()
 
     def loss(
-        self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
+        self,
+        model: FasterRCNN,
+        step: int,
+        known: Sequence[Shot],
+        places: list[int],
         unknown: Sequence[Tensor],
-    ) -> Tensor:  # fmt: skip
-        """Of a step: labelled shots, and unlabelled images with their places in the album."""
+    ) -> Tensor:
+        """Loss of a step: labelled shots, and unlabelled images with their indices in the album."""
         return total(losses(model, [flipped(shot) for shot in known]))
 
     def answers(self, model: FasterRCNN) -> FasterRCNN:
         """The detector to evaluate and to embed with."""
         return model
 
-    def restore(self, model: FasterRCNN, teacher: Mapping[str, Tensor]) -> None:
-        """Take up after a phase that ended with these weights of a teacher, if any."""
+    def restore(self, model: FasterRCNN, state: Mapping[str, Tensor]) -> None:
+        """Continue after a phase that ended with this state."""
 
     def report(self) -> dict[str, Any]:
-        """What people should know of a phase, as JSON."""
+        """JSON values about the phase for people to read."""
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """What is needed to go on in the middle of a phase."""
+        """State to resume from in the middle of a phase."""
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take up where `state` was taken."""
+        """Restore a state."""
 
 
 @dataclass(kw_only=True)
 class PseudoLabels(Supervised):
-    """Labels made once a phase, where the detector is sure, and trusted from then on."""
+    """Label unlabelled images once per phase, where the detector is confident."""
 
     threshold: float = 0.7
-    burn_in: float = 0.2  # of a phase, before there are labels
-    keep_empty: int = 0  # 1: an image without labels is all background; 0: it is left out
-    labels_: Tensor | None = None  # (n, 6): the image's place, its box, its label, by place
+    burn_in: float = 0.2  # fraction of a phase before there are labels
+    keep_empty: int = 0  # 1: images without labels count as background; 0: they are left out
+    labels_: Tensor | None = None  # (n, 6): index of the image, box, label; by index
 
     wants_unlabelled = True
 
@@ -128,7 +132,7 @@ class PseudoLabels(Supervised):
         self.first = round(self.burn_in * task.steps)
 
     def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
-        """None at first; then those that got labels."""
+        """Nothing during burn-in; then the images with labels."""
         if step < self.first:
             return ()
         if self.labels_ is None:
@@ -136,9 +140,13 @@ class PseudoLabels(Supervised):
         return range(len(self.task.unlabelled)) if self.keep_empty else list(self.by_place)
 
     def loss(
-        self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
+        self,
+        model: FasterRCNN,
+        step: int,
+        known: Sequence[Shot],
+        places: list[int],
         unknown: Sequence[Tensor],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         pairs = zip(unknown, places, strict=True)
         guessed = [Shot(image, self._of(place).to(image.device)) for image, place in pairs]
         return total(losses(model, [flipped(shot) for shot in [*known, *guessed]]))
@@ -162,7 +170,7 @@ class PseudoLabels(Supervised):
         return self.by_place.get(place, torch.zeros(0, 5))
 
     def labels(self) -> list[Boxes]:
-        """By image; none before they are made."""
+        """Labels by image; empty before they are made."""
         return [self._of(place).numpy() for place in range(len(self.task.unlabelled))]
 
     def report(self) -> dict[str, Any]:
@@ -172,7 +180,7 @@ class PseudoLabels(Supervised):
         found: dict[str, Any] = {"pseudo_labels": count, "images_with_labels": images}
         found["labels_per_image"] = count / max(len(labels), 1)
         if not count:
-            found["warning"] = "no image got a pseudo label, so only labelled ones were learned"
+            found["warning"] = "no image got a pseudo label, so only labelled images were used"
         return found
 
     def state(self) -> dict[str, Tensor]:
@@ -187,9 +195,9 @@ class UnbiasedTeacher(Supervised):
     """Weak views for the teacher, strong ones for the student; focal loss everywhere."""
 
     threshold: float = 0.7
-    burn_in: float = 0.2  # of a phase, before there is a teacher
+    burn_in: float = 0.2  # fraction of a phase before there is a teacher
     weight: float = 4.0  # of the unlabelled losses
-    carry: int = 0  # 1: the teacher goes on in the next phase, which then has no burn-in
+    carry: int = 0  # 1: keep the teacher in the next phase, which then has no burn-in
 
     gamma = 1.5
     wants_unlabelled = True
@@ -198,7 +206,12 @@ class UnbiasedTeacher(Supervised):
         _within(threshold=self.threshold, burn_in=self.burn_in)
         self.teacher: FasterRCNN | None = None
 
-    def restore(self, model: FasterRCNN, teacher: Mapping[str, Tensor]) -> None:
+    def restore(self, model: FasterRCNN, state: Mapping[str, Tensor]) -> None:
+        teacher = {
+            name.removeprefix("teacher."): value
+            for name, value in state.items()
+            if name.startswith("teacher.")
+        }
         if teacher:
             self.teacher = _still(model)
             self.teacher.load_state_dict(teacher)
@@ -217,9 +230,13 @@ class UnbiasedTeacher(Supervised):
         return range(len(self.task.unlabelled))
 
     def loss(
-        self, model: FasterRCNN, step: int, known: Sequence[Shot], places: list[int],
+        self,
+        model: FasterRCNN,
+        step: int,
+        known: Sequence[Shot],
+        places: list[int],
         unknown: Sequence[Tensor],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         if step >= self.first:
             self._average(model)
         shots = [flipped(shot) for shot in known]
@@ -237,7 +254,7 @@ class UnbiasedTeacher(Supervised):
         return loss + self.weight * total(losses(model, guessed), CLASSES)
 
     def _average(self, model: FasterRCNN) -> None:
-        """The teacher is the student at first, and then moves towards it, step by step."""
+        """Start the teacher as a copy of the student, then move it towards the student."""
         if self.teacher is None:
             self.teacher = _still(model)
             return
@@ -254,7 +271,7 @@ class UnbiasedTeacher(Supervised):
         return model if self.teacher is None else self.teacher
 
     def labels(self) -> list[Boxes]:
-        """By image, as the teacher sees them now."""
+        """Labels by image, from the teacher as it is now."""
         assert self.teacher is not None
         found = detect(self.teacher, self.task.unlabelled, self.task.batch_size)
         return [one.above(self.threshold) for one in found]
@@ -264,8 +281,8 @@ class UnbiasedTeacher(Supervised):
         found: dict[str, Any] = {"pseudo_labels_per_image": labels / max(images, 1)}
         if self.silent >= SILENT * (self.task.steps - self.first) or not labels:
             found["warning"] = (
-                f"the teacher gave no pseudo label in the last {self.silent} steps: lower "
-                "threshold, or train longer"
+                f"the teacher gave no pseudo label in the last {self.silent} steps: lower the "
+                "threshold or train longer"
             )
         return found
 
@@ -283,19 +300,16 @@ class UnbiasedTeacher(Supervised):
             return
         *counts, self.silent = state["counts"].tolist()
         self.counts = counts
-        self.restore(
-            self.model,
-            {k.removeprefix("teacher."): v for k, v in state.items() if k.startswith("teacher.")},
-        )
+        self.restore(self.model, state)
 
 
 def averaging_rate(steps: int) -> float:
-    """How far a teacher moves in a step, so that it forgets as much over a phase as published."""
+    """Rate of the teacher's average, which forgets as much over a phase as the published one."""
     return min(0.1, max(RATE, RATE * STEPS / max(steps, 1)))
 
 
 def _still(model: FasterRCNN) -> FasterRCNN:
-    """A copy that answers and does not learn."""
+    """A frozen copy in evaluation mode."""
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
@@ -305,7 +319,7 @@ def _within(**values: float) -> None:
             raise UsageError(f"{name} must be from 0 to less than 1, got {value}")
 
 
-LEARNERS: dict[str, type[Supervised]] = {
+SCENE_METHODS: dict[str, type[Supervised]] = {
     "supervised": Supervised,
     "pseudo-labels": PseudoLabels,
     "unbiased-teacher": UnbiasedTeacher,

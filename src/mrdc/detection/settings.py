@@ -1,4 +1,4 @@
-"""Settings of runs on scenes."""
+"""Settings of runs on scenes. Fields are flags of the same name."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from mrdc.training.settings import MemorySettings
-
-SCENE_MEMORY = MemorySettings(budget="100/phase", select="random_choice")
+from mrdc.training.settings import FolderSettings, MemorySettings
 
 
 @dataclass(frozen=True)
@@ -16,58 +14,61 @@ class StepSettings:
     """Training of a detector: SGD with a constant rate, step by step."""
 
     steps: int = 10_000
-    """Steps of a phase."""
+    """Steps per phase."""
     lr: float = 0.01
     """Learning rate."""
     momentum: float = 0.9
-    """Of SGD."""
+    """SGD momentum."""
     weight_decay: float = 1e-4
-    """Of everything that is trained."""
+    """Weight decay."""
     warmup: float = 0.1
-    """Part of the first phase over which the rate rises."""
+    """Fraction of the first phase over which the rate rises."""
     batch_size: int = 16
-    """Labelled images in a step."""
+    """Labelled images per step."""
     unlabelled_batch: int = 16
-    """Unlabelled images in a step."""
+    """Unlabelled images per step."""
+
+
+STEPS = StepSettings()
+SCENE_MEMORY = MemorySettings(budget="100/phase")
 
 
 @dataclass(frozen=True)
-class DetectSettings:
-    """Continual learning of a detector: scenes in phases, some with boxes, some without."""
+class SceneSettings:
+    """Scenes in phases, some with boxes and some without, and a detector to learn them."""
 
     data: str
-    """A folder with train.json, val.json (COCO) and images/, or SODA10M or COCO as published, or
+    """A folder with train.json, val.json (COCO) and images/; SODA10M or COCO as published; or
     shapes (built in)."""
     method: Annotated[str, tyro.conf.Suppress] = "supervised"
     replay: Annotated[Literal["none", "memory", "joint"], tyro.conf.Suppress] = "memory"
     phases: int = 5
     """Phases; scenes are drawn at random."""
     labelled: int = 1000
-    """Labelled scenes of a phase."""
+    """Labelled scenes per phase."""
     unlabelled: int = 20_000
-    """Unlabelled images of a phase."""
+    """Unlabelled images per phase."""
     seed: int = 0
-    """For phases, first weights, views and random selections."""
+    """Seed of phases, initial weights, views and random selections."""
     detector: Literal["r50", "r18", "lite0"] = "r50"
     """Faster R-CNN on ResNet-50, on ResNet-18, or on EfficientNet-Lite0 (ImageNet weights)."""
     weights: Path | None = None
     """ImageNet weights of a ResNet; without them it starts from scratch, with group norms."""
     short: int = 1080
-    """Images are scaled to this short side"""
+    """Short side that images are scaled to."""
     long: int = 1920
-    """unless the long one would be over this."""
+    """Longest side allowed; it limits the short side."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
     """Settings of the method, such as threshold=0.6."""
-    train: StepSettings = StepSettings()
+    train: StepSettings = STEPS
     memory: MemorySettings = SCENE_MEMORY
-    out: Path | None = None
-    """Folder of the run; by default runs/ and a name made of the above."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     threads: int | None = None
-    """Decoding and encoding threads, by default one for each core, up to eight; results do not
-    depend on it."""
-    checkpoint_seconds: float = 60.0
-    """Least time between two checkpoints inside a phase."""
-    tensorboard: bool = False
-    """Also write TensorBoard events into the folder (needs mrdc[tensorboard])."""
+    """Threads that decode and encode; by default one per core, up to eight. Results do not depend
+    on it."""
+
+
+@dataclass(frozen=True)
+class DetectSettings(FolderSettings, SceneSettings):
+    """Continual learning of a detector."""

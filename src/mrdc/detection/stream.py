@@ -1,6 +1,6 @@
-"""Road scenes and the like that arrive in phases, some with boxes and some without (Sec. 5.2).
+"""Scenes that arrive in phases, some with boxes and some without (Sec. 5.2).
 
-Phases are drawn at random and bring no new classes: what is lost between them is data.
+Phases are drawn at random and bring no new classes: only data is lost between them.
 """
 
 import hashlib
@@ -22,12 +22,11 @@ class SceneStream:
     """Scenes in phases.
 
     Attributes:
-        train: all that may be labelled.
-        test: what is evaluated on.
-        labelled: places in `train` of each phase's labelled scenes.
-        unlabelled: photos of each phase, whose boxes nobody sees.
-        truth: boxes of those photos, by phase, for judging pseudo labels alone; None where
-            there are none.
+        train: all scenes that may be labelled.
+        test: scenes to evaluate on.
+        labelled: indices in `train` of the labelled scenes of each phase.
+        unlabelled: photos of each phase, without boxes.
+        truth: boxes of those photos by phase, only for judging pseudo labels; None if unknown.
     """
 
     train: Scenes
@@ -45,7 +44,7 @@ class SceneStream:
         return self.train.pick([place for part in self.labelled[: phase + 1] for place in part])
 
     def as_classes(self) -> Stream:
-        """Phases in the place of classes: what a byte-budgeted memory shares its bytes between."""
+        """The stream with phases as classes, between which a memory shares its bytes."""
         scenes = [self.fresh(phase) for phase in range(len(self.labelled))]
         names = tuple(f"phase {phase}" for phase in range(len(scenes)))
         photos = tuple(list(part.photos) for part in scenes)
@@ -72,10 +71,10 @@ class SceneStream:
 def make_scenes(
     splits: SceneSplits, phases: int, labelled: int, unlabelled: int, seed: int
 ) -> SceneStream:
-    """Draw phases without replacement: a function of the seed and the names alone.
+    """Draw phases without replacement, as a function of the seed and the names alone.
 
-    Unlabelled images come from their own pool; where there is none, from the training
-    scenes that no phase has labels of.
+    Unlabelled images come from their own pool if there is one, else from the training scenes
+    that no phase labels.
 
     Raises:
         DataError: not enough images.
@@ -99,7 +98,7 @@ def make_scenes(
 
 
 def _drawn(names: Sequence[str], seed: int, what: str) -> list[int]:
-    """Places in a random order that does not depend on the order of the names."""
+    """Indices in a random order that does not depend on the order of the names."""
     digest = hashlib.sha256(f"{seed} {what}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
     by_name = sorted(range(len(names)), key=lambda place: names[place])

@@ -1,4 +1,4 @@
-"""Settings from a name, a TOML file, and flags on top."""
+"""Settings from a name or a TOML file, with single values changed."""
 
 import json
 import tomllib
@@ -14,18 +14,18 @@ from mrdc.experiments.presets import Preset, preset
 
 
 class Named(NamedTuple):
-    """What a name on the command line stands for."""
+    """The configuration that a name stands for."""
 
     label: str
     recipe: str
-    preset: Preset[Any]
+    preset: Preset
 
 
 def named(name: str) -> Named:
     """A recipe, a preset, or a TOML or JSON file whose `recipe` is one.
 
     Raises:
-        UsageError: no such name or file, or a file with fields that there are not.
+        UsageError: an unknown name, or a file that cannot be read or has unknown fields.
     """
     path = Path(name)
     if path.suffix not in (".toml", ".json"):
@@ -36,23 +36,23 @@ def named(name: str) -> Named:
     except (OSError, ValueError) as error:
         raise UsageError(f"{name}: cannot be read as settings ({error})") from None
     if not isinstance(values, dict) or not isinstance(values.get("recipe"), str):
-        raise UsageError(f'{name}: must say recipe = "lucir-mrdc" or another that `mrdc list` has')
+        raise UsageError(f'{name}: needs recipe = "lucir-mrdc" or another from `mrdc list`')
     if "method" in values:
-        raise UsageError(f"{name}: the method is what `recipe` names; leave `method` out")
+        raise UsageError(f"{name}: leave `method` out; `recipe` names it")
     recipe = values.pop("recipe")
     base = preset(recipe)
     label = path.stem if path.suffix == ".toml" else recipe
     return Named(label, recipe, replace(base, settings=changed(base.settings, values, name)))
 
 
-FLAGS = {"set": "options"}  # flags that have not the name of their setting
+FLAGS = {"set": "options"}  # flags with another name than their setting
 
 
 def changed(settings: Any, values: Any, where: str) -> Any:
     """Settings with some values replaced, nested ones too.
 
     Raises:
-        UsageError: a field that there is not, or another kind of value.
+        UsageError: an unknown field, or a value of another type.
     """
     if not isinstance(values, dict):
         raise UsageError(f"{where} must be a table of settings")
@@ -68,10 +68,10 @@ def changed(settings: Any, values: Any, where: str) -> Any:
 
 
 def fitted(hint: Any, value: Any, where: str) -> Any:
-    """A value as a field of this type takes it; a number may stand for its text.
+    """A value converted to the type of a field; a number may stand for its text.
 
     Raises:
-        UsageError: it is of another kind.
+        UsageError: a value of another type.
     """
     kind, choices = get_origin(hint), get_args(hint)
     if kind is Literal:
@@ -100,10 +100,10 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
 
 
 def at(settings: Any, dotted: str, text: str, flag: str = "--grid") -> Any:
-    """Settings with one value replaced, as its flag names it; 10+50 is several values.
+    """Settings with one value replaced, by the name of its flag; 10+50 is several values.
 
     Raises:
-        UsageError: no such field, or another kind of value.
+        UsageError: an unknown field, or a value of another type.
     """
     parts = [_parsed(part) for part in text.split("+")] if "+" in text else _parsed(text)
     nested: Any = parts
@@ -125,7 +125,7 @@ def grid(entries: Sequence[str]) -> dict[str, list[str]]:
     """Axes of a sweep: `memory.quality=10,25` to {"memory.quality": ["10", "25"]}.
 
     Raises:
-        UsageError: none, one of another form, an axis given twice, or `method`.
+        UsageError: no axis, an axis of another form or given twice, or `method`.
     """
     if not entries:
         raise UsageError("--grid needs an axis, such as memory.quality=10,25,50 or seed=0,1,2")
@@ -136,8 +136,8 @@ def grid(entries: Sequence[str]) -> dict[str, list[str]]:
         if not equals or not values:
             raise UsageError(f"--grid {entry}: write it as memory.quality=10,25,50")
         if name in axes or len(set(values)) < len(values):
-            raise UsageError(f"--grid {entry}: {name} has an axis or a value twice")
+            raise UsageError(f"--grid {entry}: the axis {name} or one of its values is given twice")
         if name == "method":
-            raise UsageError(f"--grid {entry}: use recipe=..., which brings its training along")
+            raise UsageError(f"--grid {entry}: use recipe=..., which includes its training")
         axes[name] = values
     return axes

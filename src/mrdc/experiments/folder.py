@@ -1,7 +1,7 @@
-"""A run folder: config, events, checkpoints and the memory, whole at any moment.
+"""A run folder: config, events, checkpoints and the memory, consistent at any moment.
 
 config.json            settings, commit, versions
-results.jsonl          a line an event; the last line of a finished run is its result
+results.jsonl          one line per event; the last line of a finished run is its result
 phase-00.safetensors   the network after a phase
 memory-00.mrdc         the memory after the last phase
 partial.safetensors    the network in the middle of a phase
@@ -12,42 +12,66 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from mrdc._utils.errors import CheckpointError, MrdcError, OutputError, UsageError
 from mrdc._utils.files import cache_folder, output_errors, whole_file
+from mrdc.experiments.check import Checked, Listener
+from mrdc.experiments.settings import flat
 from mrdc.memory.audit import audit
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.checkpoint import Checkpoint, last_checkpoint, read_checkpoint, write_checkpoint
 from mrdc.nn.feature_cache import CACHE_BYTES
-from mrdc.training.resume import Keeper, Leave, Partial, Saved
+from mrdc.training.results import RunResult
+from mrdc.training.resume import Keeper, Partial, Saved, Share
 
 CONFIG, RESULTS, PARTIAL = "config.json", "results.jsonl", "partial.safetensors"
-Listener = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The config of a run folder: its settings, and what was found when it was started."""
+
+    settings: dict[str, Any]
+    checked: Checked
+
+    @staticmethod
+    def about(checked: Checked) -> dict[str, Any]:
+        """The part of a config that `checked` is read from."""
+        return {
+            "in_training": checked.in_training,
+            "skipped": checked.skipped,
+            "skipped_train": checked.train_ids,
+            "skipped_test": checked.test_ids,
+        }
 
 
 class RunFolder(Keeper):
-    """Opens or makes a run folder, for one process at a time.
+    """Opens or creates a run folder, for one process at a time.
 
     Args:
-        settings: what decides the numbers; the same as when the folder was made.
-        about: what else to remember of this process, such as versions.
-        every: least seconds between two checkpoints inside a phase.
-        listener: is told of every event, too.
+        settings: what decides the numbers; the same as when the folder was created.
+        about: what else to record about this process, such as versions.
+        every: minimum seconds between two checkpoints inside a phase.
+        cache: share the first phase with other runs.
+        listener: called with every event.
 
     Raises:
-        UsageError: settings that differ, or another process in there.
+        UsageError: the settings differ, or another process uses the folder.
         OutputError: it cannot be written.
     """
+
+    keeps = True
 
     def __init__(
         self,
         path: Path,
-        settings: dict[str, Any],
-        about: dict[str, Any],
+        settings: Mapping[str, Any],
+        about: Mapping[str, Any],
         *,
         every: float = 60.0,
         cache: bool = True,
@@ -57,31 +81,34 @@ class RunFolder(Keeper):
         self._last = time.monotonic()
         with output_errors(path):
             if path.exists() and not path.is_dir():
-                raise OutputError(f"{path}: is there already and is no folder; name another --out")
+                raise OutputError(f"{path}: exists and is not a folder; choose another --out")
             path.mkdir(parents=True, exist_ok=True)
             names = [child.name for child in path.iterdir() if child.name != "lock"]
             if names and CONFIG not in names and not all(n.startswith(".") for n in names):
-                raise OutputError(f"{path}: has files but no {CONFIG}: no run; name another --out")
-            known = read_config(path)
-            self._lock = lock(path / "lock", f"{path}: another process runs in it")
+                raise OutputError(
+                    f"{path}: has files but no {CONFIG}, so it is not a run folder; choose another "
+                    "--out"
+                )
+            known = read_kept(path)
+            self._lock = lock(path / "lock", f"{path}: another process is using it")
         try:
             if known is not None:
-                refuse_changes(path, known, settings)
+                refuse_changes(path, known.settings, settings)
             else:
                 with whole_file(path / CONFIG) as file:
-                    file.write(json.dumps({"settings": settings, **about}, indent=2).encode())
+                    file.write(json.dumps({"settings": dict(settings), **about}, indent=2).encode())
             with output_errors(path):
-                for left in path.glob(".*.tmp"):  # by processes that were killed
+                for left in path.glob(".*.tmp"):  # left by killed processes
                     left.unlink(missing_ok=True)
                 self._events = open_events(path / RESULTS)
         except BaseException:
             self._lock.close()
             raise
-        self.event("start", about)
+        self.event("start", dict(about))
 
     def close(self) -> None:
-        """Let other processes in."""
-        with suppress(OSError):  # a line that finds no room was told of when it was written
+        """Release the folder."""
+        with suppress(OSError):  # a full disk was reported when the line was written
             self._events.close()
         self._lock.close()
 
@@ -108,11 +135,11 @@ class RunFolder(Keeper):
         held = self.path / f"memory-{phase:02d}.mrdc"
         problems = audit(held).problems
         if problems:
-            raise CheckpointError(f"{held}: damaged ({problems[0]}); name another --out")
+            raise CheckpointError(f"{held}: damaged ({problems[0]}); choose another --out")
         return Saved(phase, checkpoint, ReplayMemory.load(held))
 
     def save(self, saved: Saved) -> None:
-        """The memory first: a phase counts once its checkpoint is there."""
+        """Write the memory first: a phase counts once its checkpoint exists."""
         saved.checkpoint.about["memory"] = saved.memory is not None
         if saved.memory is not None:
             saved.memory.save(self.path / f"memory-{saved.phase:02d}.mrdc")
@@ -130,8 +157,8 @@ class RunFolder(Keeper):
         epoch = checkpoint.about["epoch"]
         return Partial(phase, epoch, checkpoint) if checkpoint.about["phase"] == phase else None
 
-    def save_partial(self, partial: Callable[[], Partial]) -> None:
-        if time.monotonic() - self._last < self.every:
+    def save_partial(self, partial: Callable[[], Partial], now: bool = False) -> None:
+        if not now and time.monotonic() - self._last < self.every:
             return
         made = partial()
         made.checkpoint.about["epoch"] = made.epoch
@@ -141,8 +168,8 @@ class RunFolder(Keeper):
     # The first phase, shared between runs
 
     @contextmanager
-    def shared(self, key: Callable[[], str]) -> Iterator[tuple[Checkpoint | None, Leave]]:
-        """One process trains it; the others wait, and take it over."""
+    def shared(self, key: Callable[[], str]) -> Iterator[tuple[Checkpoint | None, Share]]:
+        """One process trains it; the others wait and reuse it."""
         folder = self._shared_folder()
         if folder is None:
             yield None, lambda checkpoint: None
@@ -150,20 +177,20 @@ class RunFolder(Keeper):
         file = folder / f"{key()}.safetensors"
         with file.with_suffix(".lock").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            for left in folder.glob(f".{file.name}.*.tmp"):  # by processes that were killed
+            for left in folder.glob(f".{file.name}.*.tmp"):  # left by killed processes
                 left.unlink(missing_ok=True)
             found = None
             with suppress(CheckpointError):
                 found = read_checkpoint(file) if file.exists() else None
 
-            def leave(checkpoint: Checkpoint) -> None:
+            def share(checkpoint: Checkpoint) -> None:
                 try:
                     write_checkpoint(file, checkpoint)
                     drop_oldest(folder)
                 except MrdcError as error:
                     print(f"mrdc: the first phase is not shared ({error})", file=sys.stderr)
 
-            yield found, leave
+            yield found, share
 
     def _shared_folder(self) -> Path | None:
         if not self.cache:
@@ -177,7 +204,7 @@ class RunFolder(Keeper):
 
 
 def lock(path: Path, why: str) -> IO[bytes]:
-    """Hold a file until it is closed or this process is gone.
+    """Lock a file until it is closed or this process ends.
 
     Raises:
         UsageError: another process holds it; `why` is the message.
@@ -192,7 +219,7 @@ def lock(path: Path, why: str) -> IO[bytes]:
 
 
 def open_events(path: Path) -> IO[bytes]:
-    """The results, for appending; a line that a crash cut short is removed."""
+    """Open the results for appending; a line that a crash cut short is removed."""
     file = path.open("ab+")
     file.seek(0)
     written = file.read()
@@ -214,44 +241,47 @@ def last_line(path: Path) -> dict[str, Any] | None:
 
 
 def commits(path: Path) -> str | None:
-    """Those that a run was begun and gone on with, in order; None where none is known."""
+    """Commits the run was started and resumed with; None if unknown."""
     found = []
     for line in path.read_bytes().splitlines():
-        with suppress(ValueError):  # damaged, which a page tells
+        with suppress(ValueError):  # a damaged line, which the report mentions
             event = json.loads(line)
             found += [event.get("commit")] if event.get("event") == "start" else []
     return ", then ".join(dict.fromkeys(commit for commit in found if commit)) or None
 
 
-def read_config(path: Path) -> dict[str, Any] | None:
-    """Settings that a run folder was begun with; None where there are none yet.
+def finished(path: Path) -> RunResult | None:
+    """The result of a run folder, if the run is finished."""
+    line = last_line(path / RESULTS)
+    if line is None or "average_incremental_accuracy" not in line:
+        return None
+    return RunResult.from_json(line)
+
+
+def read_kept(path: Path) -> Kept | None:
+    """The config of a run folder; None if there is none yet.
 
     Raises:
-        OutputError: somebody else's config.json.
+        OutputError: a config.json that is not a run's.
     """
     file = path / CONFIG
     if not file.exists():
         return None
     try:
-        settings: dict[str, Any] = json.loads(file.read_text())["settings"]
-        return dict(settings)
-    except (ValueError, KeyError, TypeError, OSError):
-        raise OutputError(f"{file}: is not of a run; name another --out") from None
+        config = json.loads(file.read_text())
+        names = ("skipped", "skipped_train", "skipped_test", "in_training")
+        return Kept(dict(config["settings"]), Checked(*(config.get(n, []) for n in names)))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        raise OutputError(f"{file}: not the config of a run; choose another --out") from None
 
 
-def read_in_training(path: Path) -> list[str]:
-    """Test images that a run folder knows to be training images, too; old ones know of none."""
-    found: list[str] = json.loads((path / CONFIG).read_text()).get("in_training", [])
-    return found
-
-
-def refuse_changes(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
-    """Settings decide the numbers, so a folder has one set of them.
+def refuse_changes(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse other settings than those the folder was started with.
 
     Raises:
         UsageError: they differ; the message shows how.
     """
-    before, after = flat(then), flat(now)
+    before, after = flat(dict(then)), flat(dict(now))
     changes = [
         f"{flag(name)}: {before.get(name)} there, {after.get(name)} now"
         for name in dict.fromkeys([*before, *after])
@@ -259,31 +289,20 @@ def refuse_changes(path: Path, then: dict[str, Any], now: dict[str, Any]) -> Non
     ]
     if changes:
         raise UsageError(
-            f"{path}: was begun with other settings ({'; '.join(changes)}); use them, or name "
+            f"{path}: was started with other settings ({'; '.join(changes)}); use them, or choose "
             "another --out"
         )
 
 
 def flag(name: str) -> str:
-    """How a setting is written on the command line."""
+    """A setting as a flag."""
     if name == "stream":
         return "images, classes or phases"
     return "--set" if name == "options" else f"--{name.replace('_', '-')}"
 
 
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
-
-
 def rounded(value: Any) -> Any:
-    """Floats to six digits, for people who read the lines."""
+    """Floats rounded to six digits, so that lines stay readable."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -292,8 +311,8 @@ def rounded(value: Any) -> Any:
 
 
 def drop_oldest(folder: Path) -> None:
-    """Keep the shared first phases within the size of a cache."""
-    with suppress(FileNotFoundError):  # another process may be dropping them, too
+    """Drop the oldest shared first phases beyond the size limit of the cache."""
+    with suppress(FileNotFoundError):  # another process may be dropping them as well
         files = sorted(folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime)
         total = 0
         for file in files:

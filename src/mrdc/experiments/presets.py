@@ -1,21 +1,24 @@
-"""What `mrdc run` can be told in a word: recipes, and the rows of the paper's Table 1.
+"""Named configurations for `mrdc run`: recipes, and the rows of the paper's tables.
 
-A recipe is a method and its usual training: `lucir` replays originals, `lucir-mrdc`
-compressed images. A preset adds a data set and a number of phases, as in `cub-5-lucir`.
+A recipe is a method with its usual training: `lucir` replays originals, `lucir-mrdc` compressed
+images. A preset adds data and phases, as in `cub-5-lucir`, `textures-lucir` or
+`soda10m-pseudo-labels-mrdc`.
 """
 
-from collections.abc import Collection
+import re
+import sys
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar
+from importlib.metadata import entry_points
+from typing import Any
 
 from mrdc._utils.errors import UsageError
 from mrdc._utils.registry import lookup
 from mrdc.detection.settings import DetectSettings
+from mrdc.experiments.settings import AnySettings
 from mrdc.training.settings import MemorySettings, RunSettings, TrainSettings
 
-MISSING = ""  # data that people must name
-
-BRIGHTNESS = 63 / 255  # as PODNet and AANets vary it
+BRIGHTNESS = 63 / 255  # as in PODNet and AANets
 PODNET = TrainSettings(
     lr=0.05, weight_decay=5e-4, batch_size=64, schedule="cosine", brightness=BRIGHTNESS
 )
@@ -35,13 +38,9 @@ TRAINING: dict[str, TrainSettings] = {
     "podnet-dde": PODNET,
 }
 WITHOUT_MEMORY = ("finetune", "joint")
-
-Data = Literal["cub", "sub", "full", "textures"]
-COLUMNS: tuple[tuple[Data, int], ...] = (
-    ("cub", 5), ("cub", 10), ("cub", 25), ("sub", 5), ("sub", 10), ("sub", 25),
-    ("full", 5), ("full", 10),
-)  # fmt: skip
-# LUCIR with AANets and DDE: as the authors of MRDC reproduced them.
+COLUMNS = ("cub-5", "cub-10", "cub-25", "sub-5", "sub-10", "sub-25", "full-5", "full-10")
+DATA = {"cub": "CUB-200-2011", "sub": "ImageNet-sub", "full": "ImageNet-full"}
+# Averaged incremental accuracy; LUCIR with AANets and DDE as the authors of MRDC reproduced them.
 TABLE_1: dict[str, tuple[float | None, ...]] = {
     "lwf": (39.42, 38.53, 36.33, 53.62, 47.64, 44.32, 44.35, 38.90),
     "icarl": (39.49, 39.31, 38.77, 65.44, 59.88, 52.97, 51.50, 46.89),
@@ -58,17 +57,11 @@ TABLE_1: dict[str, tuple[float | None, ...]] = {
     "podnet-dde": (None, None, None, 76.71, 75.41, None, 66.42, 64.71),
     "mnemonics": (None, None, None, 72.58, 71.37, 69.74, 64.54, 63.01),
     "tpcil": (None, None, None, 76.27, 74.81, None, 64.89, 62.88),
-    "podnet-aanets-mrdc": (None,) * 8,
-    "podnet-dde-mrdc": (None,) * 8,
-    "mnemonics-mrdc": (None,) * 8,
-    "tpcil-mrdc": (None,) * 8,
-    "lwf-mrdc": (None,) * 8,
-    "icarl-mrdc": (None,) * 8,
-    "bic-mrdc": (None,) * 8,
 }
-# The qualities that the paper's R_q gave on ImageNet; the other methods measure their own.
+# The qualities that the paper's R_q chose on ImageNet; the other methods search.
 PAPER_QUALITY = {"lucir": "50", "lucir-aanets": "50", "lucir-dde": "50", "podnet": "75"}
-# Rows with class-balance finetuning, and DDE's settings for a thousand classes.
+ALL_OF_CUB = "94"  # the paper's, at which all images of CUB fit into 20 originals per class
+# Class-balance finetuning, and DDE's settings for a thousand classes.
 _DDE_ON_FULL = ("balance=all", "base=10", "neighbours=1")
 ON_FULL: dict[str, tuple[str, ...]] = {
     "lucir-mrdc": ("balance=new",),
@@ -77,36 +70,101 @@ ON_FULL: dict[str, tuple[str, ...]] = {
     "podnet-dde": ("neighbours=1",),
     "podnet-dde-mrdc": ("neighbours=1",),
 }
-ALL_OF_CUB = "94"  # at this quality all images of full-size CUB fit into 20 originals a class
-
-
-S = TypeVar("S", RunSettings, DetectSettings)
+DETECTION = ("supervised", "pseudo-labels", "unbiased-teacher")
+REPLAYS = ("finetune", "replay", "mrdc", "joint")
+SODA10M = {  # AP after five phases; R_q chose 50
+    "pseudo-labels-finetune": 40.36,
+    "pseudo-labels-replay": 40.75,
+    "pseudo-labels-mrdc": 41.50,
+    "unbiased-teacher-finetune": 42.88,
+    "unbiased-teacher-replay": 43.10,
+    "unbiased-teacher-mrdc": 43.72,
+}
 
 
 @dataclass(frozen=True)
-class Preset(Generic[S]):
+class Preset:
     """Settings under a name.
 
     Attributes:
-        paper: averaged incremental accuracy in Table 1, in percent.
-        prefix: what stands before the data that people name.
+        paper: the published number, in percent.
+        prefix: prefix of the data that the user names.
     """
 
-    settings: S
+    settings: AnySettings
     summary: str
     paper: float | None = None
     prefix: str = ""
 
 
+def method_names() -> list[str]:
+    """All methods on classes; importing none, and so no torch."""
+    registered = getattr(sys.modules.get("mrdc.methods"), "METHODS", {})
+    points = (point.name for point in entry_points(group="mrdc.methods"))
+    return list(dict.fromkeys([*TRAINING, *registered, *points]))
+
+
+def recipe_names() -> list[str]:
+    """All recipes, those of methods from other packages included."""
+    names = []
+    for method in method_names():
+        names += [method] if method in WITHOUT_MEMORY else [method, f"{method}-mrdc"]
+    return names
+
+
+def scene_recipe_names() -> list[str]:
+    """All recipes for detectors."""
+    return [f"{method}-{replay}" for method in DETECTION for replay in REPLAYS]
+
+
+def preset_names() -> Iterator[str]:
+    """All presets with data."""
+    table = [name for name in recipe_names() if name not in WITHOUT_MEMORY]
+    yield from (f"{column}-{name}" for name in table for column in COLUMNS)
+    yield from (f"textures-{name}" for name in recipe_names())
+    yield from (f"soda10m-{name}" for name in SODA10M)
+    yield from (f"shapes-{name}" for name in scene_recipe_names())
+
+
+def preset(name: str) -> Preset:
+    """A recipe or preset by name.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    names = recipe_names()
+    if name in names:
+        return Preset(recipe(name), f"{name}, on any data")
+    if name in scene_recipe_names():
+        return Preset(scene_recipe(name), f"{name}: a detector, on any COCO data")
+    data, _, rest = name.partition("-")
+    column = re.fullmatch(r"((?:cub|sub|full)-\d+)-(.+)", name)
+    if column and column[1] in COLUMNS and column[2] in names and column[2] not in WITHOUT_MEMORY:
+        return table_1(column[1], column[2])
+    if data == "textures" and rest in names:
+        return textures(rest)
+    if data == "soda10m" and rest in SODA10M:
+        return soda10m(rest)
+    if data == "shapes" and rest in scene_recipe_names():
+        return shapes(rest)
+    if data in (*DATA, "textures", "soda10m", "shapes"):
+        raise UsageError(f"unknown preset {name!r}: `mrdc list presets` has all")
+    known = dict.fromkeys([*names, *scene_recipe_names()])
+    lookup(known, name, "recipe (or preset, see `mrdc list presets`)")
+    raise AssertionError(name)
+
+
 def recipe(name: str) -> RunSettings:
-    """A method, replaying originals or (-mrdc) compressed images, 20 originals a class."""
+    """A method that replays originals or (-mrdc) compressed images, 20 originals per class."""
     method = name.removesuffix("-mrdc")
     memory = MemorySettings(quality="auto" if name.endswith("-mrdc") else "original")
-    return RunSettings(MISSING, method=method, train=TRAINING[method], memory=memory)
+    train = TRAINING.get(method, TrainSettings())
+    return RunSettings("", method=method, train=train, memory=memory)
 
 
-def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset[RunSettings]:
-    """A row and column of Table 1: bytes are counted as whole files there."""
+def table_1(column: str, name: str) -> Preset:
+    """A cell of Table 1, where bytes are counted as whole files."""
+    data, phases = column.split("-")
     settings = recipe(name)
     quality = settings.memory.quality
     if name.endswith("-mrdc"):
@@ -114,108 +172,81 @@ def _table_1(name: str, data: Data, phases: int, paper: float | None) -> Preset[
         quality = ALL_OF_CUB if data == "cub" else fixed
     memory = replace(settings.memory, quality=quality, accounting="file")
     options = ON_FULL.get(name, ()) if data == "full" else ()
-    settings = replace(settings, phases=phases, memory=memory, options=options)
-    names = {"cub": "CUB-200-2011", "sub": "ImageNet-sub", "full": "ImageNet-full"}
-    summary = f"{name} on {names[data]}, {phases} phases"
+    settings = replace(settings, phases=int(phases), memory=memory, options=options)
+    paper = TABLE_1.get(name, (None,) * len(COLUMNS))[COLUMNS.index(column)]
+    summary = f"{name} on {DATA[data]}, {phases} phases"
     return Preset(settings, summary, paper, "imagenet-sub:" if data == "sub" else "")
 
 
-def _textures(name: str) -> Preset[RunSettings]:
-    """A few minutes without a GPU."""
+def textures(name: str) -> Preset:
+    """A recipe on built-in images: a few minutes without a GPU."""
     settings = recipe(name)
-    train = replace(settings.train, epochs=30, batch_size=16)
-    memory = replace(settings.memory, budget="8/class")
     small = ("lucir", "lucir-aanets", "mnemonics")
-    options = ("base=5",) if settings.method in small else ()  # as LUCIR does for small images
     settings = replace(
-        settings, data="textures", network="resnet18-narrow", train=train, memory=memory,
-        options=options,
-    )  # fmt: skip
+        settings,
+        data="textures",
+        network="resnet18-narrow",
+        train=replace(settings.train, epochs=30, batch_size=16),
+        memory=replace(settings.memory, budget="8/class"),
+        options=("base=5",) if settings.method in small else (),  # LUCIR's value for small images
+    )
     return Preset(settings, f"{name} on built-in synthetic images, 5 phases")
 
 
-RECIPES: dict[str, Preset[RunSettings]] = {
-    name: Preset(recipe(name), f"{name}, on any data")
-    for method in TRAINING
-    for name in ([method] if method in WITHOUT_MEMORY else [method, f"{method}-mrdc"])
-}
-
-
-def scene_recipe(method: str, replay: str) -> DetectSettings:
+def scene_recipe(name: str) -> DetectSettings:
     """A detector that replays nothing, originals, compressed images, or (joint) everything."""
-    settings = DetectSettings(MISSING, method=method)
+    method, _, replay = name.rpartition("-")
+    settings = DetectSettings("", method=method)
     if method == "supervised":
         settings = replace(settings, unlabelled=0)
-    quality = "auto" if replay == "mrdc" else "original"
-    memory = replace(settings.memory, quality=quality)
+    memory = replace(settings.memory, quality="auto" if replay == "mrdc" else "original")
     if replay == "finetune":
         return replace(settings, replay="none", memory=memory)
     return replace(settings, replay="joint" if replay == "joint" else "memory", memory=memory)
 
 
-DETECTION = ("supervised", "pseudo-labels", "unbiased-teacher")
-REPLAYS = ("finetune", "replay", "mrdc", "joint")
-SCENE_RECIPES: dict[str, Preset[DetectSettings]] = {
-    f"{method}-{replay}": Preset(
-        scene_recipe(method, replay), f"{method}-{replay}: a detector, on any COCO data"
-    )
-    for method in DETECTION
-    for replay in REPLAYS
-}
-# AP on SODA10M after five phases; R_q chose 50.
-SODA10M = {
-    "pseudo-labels-finetune": 40.36, "pseudo-labels-replay": 40.75, "pseudo-labels-mrdc": 41.50,
-    "unbiased-teacher-finetune": 42.88, "unbiased-teacher-replay": 43.10,
-    "unbiased-teacher-mrdc": 43.72,
-}  # fmt: skip
-
-
-def _soda10m(name: str, paper: float) -> Preset[DetectSettings]:
-    """A row of the paper's table of detection: bytes are counted as whole files there."""
-    settings = SCENE_RECIPES[name].settings
+def soda10m(name: str) -> Preset:
+    """A row of the paper's detection table, where bytes are counted as whole files."""
+    settings = scene_recipe(name)
     quality = "50" if name.endswith("-mrdc") else settings.memory.quality
     memory = replace(settings.memory, quality=quality, accounting="file")
-    return Preset(replace(settings, memory=memory), f"{name} on SODA10M, 5 phases (AP)", paper)
+    summary = f"{name} on SODA10M, 5 phases (AP)"
+    return Preset(replace(settings, memory=memory), summary, SODA10M[name])
 
 
-def _shapes(name: str) -> Preset[DetectSettings]:
-    """Minutes without a GPU."""
-    settings = SCENE_RECIPES[name].settings
+def shapes(name: str) -> Preset:
+    """A detector on built-in scenes: minutes without a GPU."""
+    settings = scene_recipe(name)
     lr = 0.0025 if settings.method == "unbiased-teacher" else 0.005  # unlabelled losses weigh 4
-    train = replace(settings.train, steps=60, lr=lr, batch_size=4, unlabelled_batch=4)
     settings = replace(
-        settings, data="shapes", labelled=20, unlabelled=min(settings.unlabelled, 20),
-        phases=3, detector="lite0", short=120, long=160, train=train,
+        settings,
+        data="shapes",
+        labelled=20,
+        unlabelled=min(settings.unlabelled, 20),
+        phases=3,
+        detector="lite0",
+        short=120,
+        long=160,
+        train=replace(settings.train, steps=60, lr=lr, batch_size=4, unlabelled_batch=4),
         memory=replace(settings.memory, budget="4/phase"),
-    )  # fmt: skip
+    )
     return Preset(settings, f"{name} on built-in synthetic scenes, 3 phases (AP)")
 
 
-PRESETS: dict[str, Preset[RunSettings]] = {
-    **{
-        f"{data}-{phases}-{name}": _table_1(name, data, phases, paper)
-        for name, row in TABLE_1.items()
-        for (data, phases), paper in zip(COLUMNS, row, strict=True)
-    },
-    **{f"textures-{name}": _textures(name) for name in RECIPES},
-}
-SCENE_PRESETS: dict[str, Preset[DetectSettings]] = {
-    **{f"soda10m-{name}": _soda10m(name, paper) for name, paper in SODA10M.items()},
-    **{f"shapes-{name}": _shapes(name) for name in SCENE_RECIPES},
-}
-
-
 def published(name: str, settings: RunSettings, classes: Collection[str]) -> float | None:
-    """The paper's number for a recipe on data of its Table 1, known by their classes."""
+    """The paper's number for a recipe on the data of Table 1, recognised by their classes."""
     first, count = next(iter(sorted(classes)), ""), len(classes)
     known = {("001.Black_footed_Albatross", 200): "cub", ("n01440764", 1000): "full"}
     data = "sub" if settings.data.startswith("imagenet-sub:") else known.get((first, count))
-    row = PRESETS.get(f"{data}-{settings.phases}-{name}")
-    return row.paper if row and in_protocol(settings, row.settings) else None
+    column = f"{data}-{settings.phases}"
+    if name not in TABLE_1 or column not in COLUMNS:
+        return None
+    row = table_1(column, name)
+    return row.paper if in_protocol(settings, row.settings) else None
 
 
-def in_protocol(settings: RunSettings, row: RunSettings) -> bool:
-    """Whether a run is what a row of Table 1 is about, whatever quality was chosen, and how."""
+def in_protocol(settings: RunSettings, row: Any) -> bool:
+    """Whether a run follows the protocol of a row, whatever quality was chosen and how."""
     same = ("first", "order", "network", "train")
     ours, theirs = settings.memory, row.memory
     return (
@@ -224,17 +255,3 @@ def in_protocol(settings: RunSettings, row: RunSettings) -> bool:
         and ours.budget == theirs.budget
         and (ours.quality == "original") == (theirs.quality == "original")
     )
-
-
-def preset(name: str) -> Preset[Any]:
-    """A recipe or preset by name.
-
-    Raises:
-        UsageError: no such name.
-    """
-    for table in (PRESETS, SCENE_PRESETS):
-        if name in table:
-            return table[name]
-    if name.partition("-")[0] in ("cub", "sub", "full", "textures", "soda10m", "shapes"):
-        raise UsageError(f"unknown preset {name!r}: `mrdc list presets` has all")
-    return lookup({**RECIPES, **SCENE_RECIPES}, name, "recipe (or preset, see `mrdc list presets`)")

@@ -1,6 +1,63 @@
-"""Settings of any run."""
+"""Settings of any run: what decides its numbers, and the name of its folder."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from mrdc.detection.settings import DetectSettings
 from mrdc.training.settings import RunSettings
 
 AnySettings = RunSettings | DetectSettings
+
+# Where and how to run, not what. On a CPU these do not change the numbers; on a GPU, whose sums
+# differ from run to run anyway, kernels and the order of draws may.
+FREE = (
+    "out",
+    "device",
+    "compile",
+    "resident",
+    "threads",
+    "checkpoint_seconds",
+    "cache",
+    "tensorboard",
+    "plugin",
+)
+
+
+def decisive_settings(settings: AnySettings) -> dict[str, Any]:
+    """Settings that decide the numbers, as JSON values."""
+    values = {name: value for name, value in asdict(settings).items() if name not in FREE}
+    if Path(settings.data).exists():
+        values["data"] = str(Path(settings.data).resolve())
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def folder_name(settings: AnySettings, name: str) -> str:
+    """A name made of the recipe, the data, the phases and the seed."""
+    data = re.sub(r"[^\w.-]+", "_", Path(settings.data).resolve().name)
+    return f"{name}-{data}-{settings.phases}-seed{settings.seed}"
+
+
+def built_in(data: str, name: str = "textures") -> bool:
+    """Whether this names built-in images, and not a folder of that name."""
+    return data == name and not Path(data).exists()

@@ -1,4 +1,4 @@
-"""`study`: runs that answer a question. Studies in one folder share the runs they agree on."""
+"""`study`: runs that answer a question. Studies in one folder share runs with equal settings."""
 
 import csv
 import hashlib
@@ -11,22 +11,20 @@ from typing import Any
 
 from mrdc._utils.errors import SweepError, UsageError
 from mrdc._utils.files import output_errors, whole_file
-from mrdc._utils.registry import lookup
 from mrdc.detection.settings import DetectSettings
-from mrdc.experiments import run
-from mrdc.experiments import scenes as detect
-from mrdc.experiments.common import decisive_settings, finished, folder_name
+from mrdc.experiments.conclusions import answer, study_table
 from mrdc.experiments.config import at, grid, named
-from mrdc.experiments.folder import read_config
-from mrdc.experiments.settings import AnySettings
-from mrdc.experiments.studies import STUDIES, TEXTURES, Part, Study
-from mrdc.experiments.sweep import Cell, Tell, cells, sweep
-from mrdc.experiments.verdicts import answer, study_table
+from mrdc.experiments.folder import finished, read_kept
+from mrdc.experiments.run import open_experiment
+from mrdc.experiments.settings import AnySettings, decisive_settings, folder_name
+from mrdc.experiments.studies import TEXTURES, Part, Study, find_study
+from mrdc.experiments.sweep import Cell, Failure, Report, cells, no_report, sweep
+from mrdc.training.results import RunResult
 from mrdc.training.settings import RunSettings
 
 Json = dict[str, Any]
 FLAGS = {"data": "--data", "out": "--out", "seed": "--seeds", "superclasses": "--superclasses"}
-# What decides which images a run shows in which phase
+# Settings that decide which images a run shows in which phase
 STREAM = ("data", "holdout", "phases", "first", "order", "superclasses", "labelled", "unlabelled")
 
 
@@ -39,25 +37,25 @@ def run_study(
     jobs: int | None = None,
     superclasses: Path | None = None,
     changes: Sequence[str] = (),
-    tell: Tell = lambda cell, result: None,
+    report: Report = no_report,
 ) -> Json:
-    """Run what is not finished yet; what the command prints, also written to NAME.json.
+    """Run what is not finished yet; returns what the command prints, also in NAME.json.
 
     Args:
-        data: people's own; None for the built-in data, on which a study is small.
-        superclasses: CSV of class,superclass, for the study of these.
+        data: the user's data; None for built-in data, on which a study is small.
+        superclasses: CSV of class,superclass, for the study of superclasses.
         changes: settings of all runs, as setting=value.
 
     Raises:
         MrdcError: something that cannot be used, or runs that failed.
     """
-    study = lookup(STUDIES, name, "study")
+    study = find_study(name)
     made = study_cells(name, out, data, seeds, superclasses, changes)
     if study.superclasses and small(study, data) and superclasses is None:
         write_superclasses(out)
     if jobs is None and "time" in study.sections:
-        jobs = 1  # runs side by side would slow each other down
-    results = run_cells(made, jobs, tell)
+        jobs = 1  # parallel runs would slow each other down
+    results = run_cells(made, jobs, report)
     rows = study_table(made, [results[cell.folder] for cell in made])
     found = {
         "study": name,
@@ -75,7 +73,7 @@ def run_study(
 
 
 def small(study: Study, data: str | None) -> bool:
-    """Whether the built-in data is meant."""
+    """Whether to use built-in data."""
     return data is None or (data == study.data and not Path(data).exists())
 
 
@@ -90,12 +88,12 @@ def study_cells(
     superclasses: Path | None = None,
     changes: Sequence[str] = (),
 ) -> list[Cell]:
-    """Every run, in a folder under `out` whose name says what it is.
+    """Every run, in a folder under `out` named after its settings.
 
     Raises:
-        UsageError: something that the study does not take, or does not go without.
+        UsageError: an argument that the study does not take, or one that it needs.
     """
-    study = lookup(STUDIES, name, "study")
+    study = find_study(name)
     parts = study.small if small(study, data) else study.parts
     axes = dict.fromkeys(axis for part in parts for axis in grid(part.grid))
     check_changes(changes, parts)
@@ -120,7 +118,7 @@ def study_cells(
 def part_settings(
     recipe: str, data: str, groups: Path | None, changes: Sequence[str]
 ) -> AnySettings:
-    """A recipe on this data, with what the study and the people set."""
+    """A recipe on this data, with the settings of the study and of the user."""
     settings: AnySettings = named(recipe).preset.settings
     settings = replace(settings, data=data)
     if groups is not None and isinstance(settings, RunSettings):
@@ -132,10 +130,10 @@ def part_settings(
 
 
 def check_changes(changes: Sequence[str], parts: Sequence[Part]) -> None:
-    """Refuse settings that flags or the study itself decide.
+    """Refuse settings that have a flag or that the study varies.
 
     Raises:
-        UsageError: one of these, or another form.
+        UsageError: such a setting, or another form.
     """
     axes = {axis for part in parts for axis in (*grid(part.grid), "recipe", "method")}
     for entry in changes:
@@ -146,17 +144,17 @@ def check_changes(changes: Sequence[str], parts: Sequence[Part]) -> None:
             raise UsageError(f"--set-all {entry}: use {FLAGS[dotted]}")
         if dotted in axes:
             raise UsageError(
-                f"--set-all {entry}: the study itself decides {dotted}; `mrdc sweep` takes any grid"
+                f"--set-all {entry}: the study varies {dotted}; `mrdc sweep` takes any grid"
             )
 
 
 def superclass_file(
     name: str, study: Study, out: Path, data: str | None, given: Path | None
 ) -> Path | None:
-    """The CSV of class,superclass that a study reads, by its full path.
+    """Absolute path of the CSV of class,superclass that a study reads.
 
     Raises:
-        UsageError: none where one is needed, or one that nothing would read.
+        UsageError: it is missing, or the study does not read one.
     """
     if given is not None and not study.superclasses:
         raise UsageError(f"--superclasses {given}: the study {name} does not read superclasses")
@@ -167,7 +165,7 @@ def superclass_file(
     if small(study, data):
         return made_up(out)
     assert data is not None
-    if data.startswith("cifar100:"):  # which knows its own
+    if data.startswith("cifar100:"):  # has its own superclasses
         return None
     raise UsageError(
         f"the study {name} on {data} needs --superclasses FILE.csv: a line class,superclass for "
@@ -192,7 +190,7 @@ def write_superclasses(out: Path) -> None:
 
 
 def place(cell: Cell, axes: Sequence[str]) -> dict[str, str]:
-    """Where a cell stands on all axes of the study, on those of other parts too."""
+    """The place of a cell on all axes of the study, those of other parts included."""
     return {axis: cell.place.get(axis) or value_at(cell, axis) for axis in axes}
 
 
@@ -206,7 +204,7 @@ def value_at(cell: Cell, axis: str) -> str:
 
 
 def run_name(cell: Cell) -> str:
-    """Of what the run is, whichever study asks for it: equal settings, equal name."""
+    """A name made of the settings: the same for every study that needs the run."""
     settings = cell.settings
     decisive = json.dumps(decisive_settings(settings), sort_keys=True)
     digest = hashlib.sha256(decisive.encode()).hexdigest()[:8]
@@ -215,35 +213,34 @@ def run_name(cell: Cell) -> str:
     return f"{folder_name(settings, name)}-{digest}"
 
 
-# Running, and going on
-
-
-def run_cells(made: Sequence[Cell], jobs: int | None, tell: Tell) -> dict[Path, Json]:
-    """Results by folder: those that are there, and those of the runs that are left.
+def run_cells(made: Sequence[Cell], jobs: int | None, report: Report) -> dict[Path, RunResult]:
+    """Results by folder: finished ones, and those of the remaining runs.
 
     Raises:
-        SweepError: some failed, the first of which is named; the others are finished before.
+        SweepError: some failed, of which the first is named; the others are finished first.
     """
     results = dict(finished_cells(made))
     unique = {cell.folder: cell for cell in made}
     for folder, result in results.items():
-        tell(unique[folder], result)
+        report(unique[folder], result, "finished")
     left = [cell for folder, cell in unique.items() if folder not in results]
-    if left:
-        trained = sweep(left, jobs, tell)
-        failed = [result for result in trained if "error" in result]
-        if failed:
-            others = f" (`mrdc report {left[0].folder.parent}` shows the others)"
-            raise SweepError(
-                f"{len(failed)} of {len(left)} runs failed; the first, {failed[0]['folder']}: "
-                f"{failed[0]['error']}" + (others if len(failed) < len(left) else "")
-            )
-        results |= {cell.folder: result for cell, result in zip(left, trained, strict=True)}
+    failed: list[Failure] = []
+    for cell, outcome in zip(left, sweep(left, jobs, report) if left else [], strict=True):
+        if isinstance(outcome, Failure):
+            failed.append(outcome)
+        else:
+            results[cell.folder] = outcome
+    if failed:
+        others = f" (`mrdc report {left[0].folder.parent}` shows the others)"
+        raise SweepError(
+            f"{len(failed)} of {len(left)} runs failed; the first, {failed[0].folder}: "
+            f"{failed[0].error}" + (others if len(failed) < len(left) else "")
+        )
     return {folder: results[folder] for folder in unique}
 
 
-def finished_cells(made: Sequence[Cell]) -> Iterator[tuple[Path, Json]]:
-    """Folders with a result of the images that are there now. Opens every stream once.
+def finished_cells(made: Sequence[Cell]) -> Iterator[tuple[Path, RunResult]]:
+    """Folders with a result for the images as they are now. Opens every stream once.
 
     Raises:
         MrdcError: data that cannot be used.
@@ -254,14 +251,7 @@ def finished_cells(made: Sequence[Cell]) -> Iterator[tuple[Path, Json]]:
         if isinstance(cell.settings, DetectSettings):
             key = (*key, cell.settings.seed)
         if key not in streams:
-            streams[key] = fingerprint(cell.settings)
-        result, known = finished(cell.folder), read_config(cell.folder)
-        if result is not None and known is not None and known.get("stream") == streams[key]:
+            streams[key] = open_experiment(cell.settings).fingerprint()
+        result, kept = finished(cell.folder), read_kept(cell.folder)
+        if result is not None and kept is not None and kept.settings.get("stream") == streams[key]:
             yield cell.folder, result
-
-
-def fingerprint(settings: AnySettings) -> str:
-    """Of the images of a run and their phases, as its folder keeps it."""
-    if isinstance(settings, DetectSettings):
-        return detect.open_stream(settings).fingerprint()[:16]
-    return run.open_stream(settings)[1].fingerprint()[:16]

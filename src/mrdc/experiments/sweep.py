@@ -1,5 +1,6 @@
-"""`sweep`: a grid of runs in parallel processes, and a table of means and deviations."""
+"""`sweep`: a grid of runs in parallel processes, with means and deviations over seeds."""
 
+import itertools
 import json
 import os
 import re
@@ -16,18 +17,17 @@ from typing import IO, Any
 
 from mrdc._utils.errors import OutputError, UsageError
 from mrdc._utils.files import output_errors, whole_file
-from mrdc.detection.settings import DetectSettings
+from mrdc.experiments.check import check
 from mrdc.experiments.config import at, grid, named
-from mrdc.experiments.run import check
-from mrdc.experiments.scenes import check_detect
 from mrdc.experiments.settings import AnySettings
+from mrdc.training.results import RunResult
 
 CELL = "cell.json"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep: where it stands in the grid, and its settings."""
+    """One run of a sweep: its place in the grid, its settings and its folder."""
 
     place: dict[str, str]
     recipe: str
@@ -35,7 +35,23 @@ class Cell:
     folder: Path
 
 
-Tell = Callable[[Cell, dict[str, Any] | None], None]  # of a run that begins: None; or its result
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, and its last words."""
+
+    folder: str
+    error: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"folder": self.folder, "error": self.error}
+
+
+Outcome = RunResult | Failure
+Report = Callable[[Cell, Outcome | None, str], None]  # a run that starts (None) or ends; "2 of 6"
+
+
+def no_report(cell: Cell, outcome: Outcome | None, count: str) -> None:
+    """Report nothing."""
 
 
 def cells(
@@ -47,11 +63,10 @@ def cells(
     """Every point of the grid.
 
     Args:
-        base: the settings of a recipe with the flags of the sweep on top; the axis
-            `recipe` goes through recipes.
+        base: settings of a recipe, with the flags of the sweep applied.
 
     Raises:
-        UsageError: an axis that is no setting, a value that it does not take, or no data.
+        UsageError: an axis that is not a setting, an invalid value, or no data.
     """
     made = []
     for values in product(*axes.values()):
@@ -60,15 +75,12 @@ def cells(
         settings = base(recipe)
         for axis, value in place.items():
             if axis == "out":
-                raise UsageError("--grid out: no axis; give --out to the sweep")
+                raise UsageError("--grid out: not an axis; give --out to the sweep")
             if axis != "recipe":
                 settings = at(settings, axis, value)
         if not settings.data:
             raise UsageError(f"{recipe} needs --data DATA, or --grid data=DATA,DATA")
-        if isinstance(settings, DetectSettings):
-            check_detect(settings)
-        else:
-            check(settings)
+        check(settings)
         label = ",".join(f"{axis.rpartition('.')[2]}={value}" for axis, value in place.items())
         made.append(Cell(place, named(recipe).recipe, settings, out / _file_name(label)))
     folders = [cell.folder for cell in made]
@@ -84,26 +96,27 @@ def _file_name(label: str) -> str:
     return re.sub(r"[^\w.,=+-]", "_", label)
 
 
-def sweep(
-    made: Sequence[Cell],
-    jobs: int | None,
-    tell: Tell = lambda cell, result: None,
-) -> list[dict[str, Any]]:
-    """Run all cells that are not finished, some at a time; every result, in order.
-
-    Of a run that failed it is {"folder": ..., "error": its last words}; the others go on.
-    """
+def sweep(made: Sequence[Cell], jobs: int | None, report: Report = no_report) -> list[Outcome]:
+    """Run all cells that are not finished, several at a time; every outcome, in order."""
     limit = usual_jobs(len(made)) if jobs is None else jobs
     if limit < 1:
         raise UsageError(f"--jobs must be 1 or more, got {limit}")
+    numbers = itertools.count(1)
+
+    def one(cell: Cell) -> Outcome:
+        count = f"{next(numbers)} of {len(made)}"
+        report(cell, None, count)
+        outcome = _run(cell, life)
+        report(cell, outcome, count)
+        return outcome
+
     reading, writing = os.pipe()  # runs end when it is closed: by an error, or with this process
     with open(reading) as life, ThreadPoolExecutor(limit) as pool, open(writing, "w"):
-        return list(pool.map(lambda cell: _run(cell, tell, life), made))
+        return list(pool.map(one, made))
 
 
-def _run(cell: Cell, tell: Tell, life: IO[str]) -> dict[str, Any]:
-    """One run in a process that lives while `life` is open; its result, or how it failed."""
-    tell(cell, None)
+def _run(cell: Cell, life: IO[str]) -> Outcome:
+    """Run a cell in a process that lives while `life` is open."""
     file = cell.folder.with_name(f"{cell.folder.name}.{CELL}")
     try:
         with output_errors(cell.folder):
@@ -111,7 +124,7 @@ def _run(cell: Cell, tell: Tell, life: IO[str]) -> dict[str, Any]:
         with whole_file(file) as written:
             written.write(json.dumps(_as_json(cell)).encode())
     except OutputError as error:
-        return {"folder": str(cell.folder), "error": str(error)}
+        return Failure(str(cell.folder), str(error))
     command = [sys.executable, "-m", "mrdc.cli.worker", "run", str(file), "--json"]
     command += ["--out", str(cell.folder)]
     child = subprocess.run(command, stdin=life, capture_output=True, text=True)
@@ -119,23 +132,23 @@ def _run(cell: Cell, tell: Tell, life: IO[str]) -> dict[str, Any]:
         with suppress(OSError):  # it holds something
             cell.folder.rmdir()
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        return {"folder": str(cell.folder), "error": last.removeprefix("mrdc: ")}
-    result: dict[str, Any] = json.loads(child.stdout)
-    tell(cell, result)
-    return result
+        return Failure(str(cell.folder), last.removeprefix("mrdc: "))
+    return RunResult.from_json(json.loads(child.stdout))
 
 
 def _as_json(cell: Cell) -> dict[str, Any]:
     values = asdict(cell.settings)
-    values = {name: value for name, value in values.items() if name not in ("out", "method")}
+    values = {
+        name: value for name, value in values.items() if name not in ("out", "method", "plugin")
+    }
     plain = json.loads(json.dumps(values, default=str))
     return {"recipe": cell.recipe, **plain}
 
 
 def usual_jobs(count: int) -> int:
-    """As many runs at once as the memory allows: about 8 GB each, on a GPU of that, too.
+    """Runs at a time: as many as memory allows, at 8 GB each, also on a GPU.
 
-    Without a GPU they would only share the cores: one at a time.
+    Without a GPU they would only compete for the cores, so one at a time.
     """
     import torch
 
@@ -150,53 +163,52 @@ def usual_jobs(count: int) -> int:
 Place = tuple[tuple[str, str], ...]
 
 
-def grouped(
-    made: Sequence[Cell], results: Sequence[dict[str, Any]]
-) -> dict[Place, list[dict[str, Any]]]:
-    """Results of runs that differ only in their seed, by their place; not of failed ones."""
-    groups: dict[Place, list[dict[str, Any]]] = {}
-    for cell, result in zip(made, results, strict=True):
+def by_place(made: Sequence[Cell], outcomes: Sequence[Outcome]) -> dict[Place, list[RunResult]]:
+    """Results of runs that differ only in their seed, by their place in the grid."""
+    groups: dict[Place, list[RunResult]] = {}
+    for cell, outcome in zip(made, outcomes, strict=True):
         place = tuple((axis, value) for axis, value in cell.place.items() if axis != "seed")
-        if "error" not in result:
-            groups.setdefault(place, []).append(result)
+        if isinstance(outcome, RunResult):
+            groups.setdefault(place, []).append(outcome)
     return groups
 
 
-def table(made: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def table(made: Sequence[Cell], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """One row for all runs that differ only in their seed: means and sample deviations."""
-    rows = []
-    for place, runs in grouped(made, results).items():
-        scores = [run["average_incremental_accuracy"] for run in runs]
-        found: dict[str, Any] = {}
-        if all("ap" in run for run in runs):
-            found = {name: mean(run[name][-1] for run in runs) for name in ("ap", "ap50", "ap75")}
-            found["ap_deviation"] = deviation([run["ap"][-1] for run in runs])
-        rows.append(
-            {
-                **dict(place),
-                "runs": len(runs),
-                "average_incremental_accuracy": mean(scores),
-                "deviation": deviation(scores),
-                "accuracy": list(map(mean, zip(*(run["accuracy"] for run in runs), strict=True))),
-                "last_accuracy": mean(run["accuracy"][-1] for run in runs),
-                "average_forgetting": mean(run["average_forgetting"] for run in runs),
-                "quality": sorted({quality_name(run["quality"]) for run in runs}),
-                "items": mean(run["memory"]["items"] for run in runs),
-                "seconds": mean(run["seconds"] for run in runs),
-                **found,
-            }
-        )
-    return rows
+    return [dict(place) | averages(runs) for place, runs in by_place(made, outcomes).items()]
+
+
+def averages(runs: Sequence[RunResult]) -> dict[str, Any]:
+    """Means and sample deviations of runs that differ only in their seed."""
+    scores = [run.average_incremental_accuracy for run in runs]
+    row: dict[str, Any] = {
+        "runs": len(runs),
+        "average_incremental_accuracy": mean(scores),
+        "deviation": deviation(scores),
+        "accuracy": list(map(mean, zip(*(run.accuracy for run in runs), strict=True))),
+        "last_accuracy": mean(run.accuracy[-1] for run in runs),
+        "average_forgetting": mean(run.average_forgetting for run in runs),
+        "quality": sorted({quality_name(run.quality) for run in runs}),
+        "items": mean(run.memory.items for run in runs),
+        "seconds": mean(run.seconds for run in runs),
+    }
+    for name in ("ap", "ap50", "ap75"):
+        values = [getattr(run, name) for run in runs]
+        if all(values):
+            row[name] = mean(value[-1] for value in values)
+    if "ap" in row:
+        row["ap_deviation"] = deviation([run.ap[-1] for run in runs if run.ap])
+    return row
 
 
 def quality_name(chosen: int | list[int | None] | None) -> str:
-    """75, original, or 75/original/50 where it was chosen anew after every phase."""
+    """75, original, or 75/original/50 if it was chosen after every phase."""
     each = chosen if isinstance(chosen, list) else [chosen]
     return "/".join(str(quality or "original") for quality in each)
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Of a sample; None of a single value."""
+    """Sample deviation; None for a single value."""
     return stdev(values) if len(values) > 1 else None
 
 
@@ -206,16 +218,18 @@ def run_sweep(
     entries: Sequence[str],
     out: Path,
     jobs: int | None,
-    tell: Tell = lambda cell, result: None,
+    report: Report = no_report,
 ) -> dict[str, Any]:
-    """A grid of runs; what the command prints. Also in sweep.json in `out`, if none failed."""
+    """Run a grid; returns what the command prints, also in sweep.json unless a run failed."""
     made = cells(name, base, grid(entries), out)
-    results = sweep(made, jobs, tell)
-    ended = [result for result in results if "error" not in result]
-    failed = [result for result in results if "error" in result]
-    rows = table(made, results)
-    found = {"folder": str(out), "table": rows, "runs": ended, "failed": failed}
-    if not failed:
+    outcomes = sweep(made, jobs, report)
+    found = {
+        "folder": str(out),
+        "table": table(made, outcomes),
+        "runs": [one.to_json() for one in outcomes if isinstance(one, RunResult)],
+        "failed": [one.to_json() for one in outcomes if isinstance(one, Failure)],
+    }
+    if not found["failed"]:
         with whole_file(out / "sweep.json") as file:
             file.write(json.dumps(found, indent=1).encode())
     return found

@@ -22,9 +22,17 @@ from mrdc.memory.file import MemoryFile
 Format = Literal["folder", "webdataset", "coco"]
 Advance = Callable[[int], None]  # called with 1 after each image
 KINDS = {
-    b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\0": "tif",
-    b"MM\0*": "tif", b"\0\0\0\x0cjP": "jp2", b"\xff\x4f\xff\x51": "jp2", b"P5": "pgm", b"P6": "ppm",
-}  # fmt: skip
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG": "png",
+    b"GIF8": "gif",
+    b"BM": "bmp",
+    b"II*\0": "tif",
+    b"MM\0*": "tif",
+    b"\0\0\0\x0cjP": "jp2",
+    b"\xff\x4f\xff\x51": "jp2",
+    b"P5": "pgm",
+    b"P6": "ppm",
+}
 
 
 def export(

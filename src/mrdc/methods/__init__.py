@@ -9,12 +9,13 @@ from mrdc.methods.bic import BiC
 from mrdc.methods.dde import DDE
 from mrdc.methods.finetune import Finetune, Joint
 from mrdc.methods.icarl import ICaRL
-from mrdc.methods.lesson import Lesson, TrainSettings
+from mrdc.methods.lesson import Lesson
 from mrdc.methods.lucir import LUCIR
 from mrdc.methods.lwf import LwF
 from mrdc.methods.mnemonics import Mnemonics
 from mrdc.methods.podnet import PODNet
 from mrdc.methods.tpcil import TPCIL
+from mrdc.nn.settings import TrainSettings
 
 METHODS: Registry[Callable[[], Method]] = Registry(
     "method",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -10,33 +10,10 @@ from mrdc.codec.image import Pixels
 from mrdc.data.examples import Companions, Examples
 from mrdc.data.images import ImageSet
 from mrdc.nn.net import Net
+from mrdc.nn.settings import TrainSettings
 
 Loss = Callable[..., Tensor]  # of a batch: images, labels, and companions if there are any
 Substitutes = Mapping[tuple[int, str], Pixels]  # pixels to store, by label and photo id
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """One optimisation: SGD as in the paper's appendix."""
-
-    epochs: int = 90
-    """Passes over the images of a phase."""
-    lr: float = 0.1
-    """Learning rate at the start of a phase."""
-    momentum: float = 0.9
-    """SGD momentum."""
-    weight_decay: float = 1e-4
-    """Weight decay."""
-    batch_size: int = 128
-    """Images per step."""
-    schedule: Literal["multistep", "cosine"] = "multistep"
-    """multistep: as in the code of LUCIR and MRDC; cosine: as in PODNet and the MRDC paper."""
-    milestones: tuple[float, ...] = (1 / 3, 2 / 3)
-    """Where multistep lowers the rate, as fractions of the epochs."""
-    gamma: float = 0.1
-    """Factor by which multistep lowers the rate."""
-    brightness: float = 0.0
-    """Random brightness, 1 +- this; PODNet uses 63/255."""
 
 
 class Trainer(Protocol):

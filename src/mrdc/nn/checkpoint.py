@@ -51,8 +51,10 @@ class Architecture:
         """A network with weights from torch's generator, or around a copy of a module.
 
         Raises:
-            CheckpointError: a network of the user that is not given.
+            CheckpointError: a network of the user that is not given, or an unknown head.
         """
+        if self.head not in HEADS:
+            raise CheckpointError(f"the head is a {self.head}, whose method is not imported")
         plain: ResNet | AnyBackbone
         if module is not None:
             plain = any_backbone(copy.deepcopy(module), self.size)

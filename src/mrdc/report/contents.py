@@ -2,11 +2,12 @@
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from mrdc.data import DATASETS, open_splits
 from mrdc.data.coco import is_coco, open_scenes
 from mrdc.data.photo import Photo
 from mrdc.data.shapes import shapes_splits
-from mrdc.experiments.common import built_in
+from mrdc.experiments.settings import built_in
 from mrdc.memory.file import MemoryFile
 from mrdc.nn.embed import Embedder, embed, load_embedder
 from mrdc.planning.settings import QUALITIES
@@ -30,11 +31,11 @@ from mrdc.report.parts import Section, Strip
 from mrdc.report.runs import RunRecord
 from mrdc.report.tables import memory_file
 
-T = TypeVar("T")
 SHOWN = 3  # images shown at each quality
 SIDE = 160  # of the part of an image that is shown
 CLASSES = 5  # in the plane
 TICKS = 40  # class names on an axis
+GONE = (MrdcError, OSError, KeyError)  # data and networks may not exist any more
 
 
 def contents(runs: Sequence[RunRecord]) -> list[Section]:
@@ -44,7 +45,7 @@ def contents(runs: Sequence[RunRecord]) -> list[Section]:
     if not found:
         return []
     shown = Contents(*found[0])
-    return [shown.memory(), attempt(shown.plane, Section("t-sne", ""))]
+    return [shown.memory(), shown.plane()]
 
 
 @dataclass
@@ -55,11 +56,12 @@ class Contents:
     file: MemoryFile
 
     def __post_init__(self) -> None:
-        nothing: dict[str, Photo] = {}
-        self.originals = attempt(lambda: originals(self.run), nothing)
+        self.originals: dict[str, Photo] = {}
         self.embedder: Embedder | None = None
-        if not self.run.detects:
-            self.embedder = attempt(lambda: load_embedder(f"run:{self.run.path}"), None)
+        with suppress(*GONE):
+            self.originals = originals(self.run)
+        with suppress(*GONE):
+            self.embedder = None if self.run.detects else load_embedder(f"run:{self.run.path}")
         self.labels: NDArray[Any] = self.file.arrays["labels"]
         self.names = {entry["label"]: entry["name"] for entry in self.file.meta["classes"]}
         self.order = list(dict.fromkeys(self.labels.tolist()))
@@ -70,12 +72,10 @@ class Contents:
         section.parts += [f"The memory of {self.run.label()} on {self.run.data}.", self._bytes()]
         for label in self.order[:: max(1, len(self.order) // SHOWN)][:SHOWN]:
             place = int(np.flatnonzero(self.labels == label)[0])
-            photo = self.originals.get(self.file.sources[place])
-            if photo is not None:
-                nothing: list[tuple[str, str]] = []
-                strip = attempt(partial(self._qualities, photo), nothing)
+            with suppress(*GONE):
+                photo = self.originals[self.file.sources[place]]
                 heading = f"{self.names[label]}: {photo.id}"
-                section.parts += [Strip(heading, strip)] if strip else []
+                section.parts.append(Strip(heading, self._qualities(photo)))
         return section
 
     def _bytes(self) -> Figure:
@@ -112,13 +112,13 @@ class Contents:
         section = Section("t-sne", "Features before and after compression")
         firsts = [np.flatnonzero(self.labels == label)[:30] for label in self.order[:CLASSES]]
         places = np.concatenate(firsts).tolist()
-        found = [self.originals.get(self.file.sources[place]) for place in places]
-        photos = [photo for photo in found if photo is not None]
-        if self.embedder is not None and 10 <= len(places) == len(photos):
-            stored = [Photo(f"image {i}", partial(self.file.stream, i)) for i in places]
-            before, _ = embed(photos, self.embedder)
-            after, _ = embed(stored, self.embedder)
-            section.parts.append(self._plane(before, after, self.labels[places]))
+        if self.embedder is not None and len(places) >= 10:
+            with suppress(*GONE):
+                photos = [self.originals[self.file.sources[place]] for place in places]
+                stored = [Photo(f"image {i}", partial(self.file.stream, i)) for i in places]
+                before, _ = embed(photos, self.embedder)
+                after, _ = embed(stored, self.embedder)
+                section.parts.append(self._plane(before, after, self.labels[places]))
         return section
 
     def _plane(self, before: Tensor, after: Tensor, labels: NDArray[Any]) -> Figure:
@@ -191,11 +191,3 @@ def as_address(pixels: Pixels) -> str:
     buffer = io.BytesIO()
     Image.fromarray(pixels[top : top + SIDE, left : left + SIDE]).save(buffer, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def attempt(make: Callable[[], T], otherwise: T) -> T:
-    """Call `make`; data and networks may be gone by now."""
-    try:
-        return make()
-    except (MrdcError, OSError, KeyError):
-        return otherwise

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mrdc.report.curves import one_seed
 from mrdc.report.figures import COLOURS, Figure, drawn, wrapped
 from mrdc.report.groups import Group, group_by_seed
 from mrdc.report.parts import Grid, Section
@@ -74,7 +73,9 @@ def _speed(group: Group) -> dict[str, object]:
 def confusion(runs: Sequence[RunRecord]) -> Section:
     """Tasks that images of each task are assigned to, for the first seed of each group."""
     groups = [g for g in group_by_seed(runs) if len(g.first.last.confusion or []) > 1]
-    return Section("confusion", "Confusion by task", [_confusion(group) for group in groups])
+    return Section(
+        "confusion", "Confusion by task (first seed)", [_confusion(group) for group in groups]
+    )
 
 
 def _confusion(group: Group) -> Figure:
@@ -82,7 +83,7 @@ def _confusion(group: Group) -> Figure:
     counts = np.array(run.last.confusion)
     shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     figure = Figure(
-        f"{run.data}, {group.label}{one_seed(group)}",
+        f"{run.data}, {group.label}",
         "Percentage of the images of each task that are assigned to classes of each task",
         [["true task", "predicted task", "percent"]],
     )

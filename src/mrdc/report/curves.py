@@ -15,7 +15,7 @@ from mrdc.report.figures import (
     legend,
     line,
     passing_band,
-    whole_numbers,
+    phase_axis,
 )
 from mrdc.report.groups import Group, group_by_seed, quality_grids, spread
 from mrdc.report.lead import picked, verdict
@@ -49,8 +49,8 @@ def _accuracy(groups: Sequence[Group]) -> Figure:
             line(axes, number, range(len(points)), means, group.label, spreads)
             rows = zip(range(len(points)), means, spreads, strict=True)
             figure.data += [[group.label, *row] for row in rows]
-        axes.set(xlabel="phase", ylabel=what)
-        whole_numbers(axes.xaxis)
+        axes.set(ylabel=what)
+        phase_axis(axes)
         legend(axes, len(groups))
     return figure
 
@@ -110,14 +110,16 @@ def volume_ratios(runs: Sequence[RunRecord]) -> Section:
         )
         if lines:
             notes.append(f"{run.data}, {group.label}: left out of R_q: {some_of(lines)}.")
-    return Section("volume-ratio", "R_q by phase", [*map(_volume_ratios, groups), *notes])
+    return Section(
+        "volume-ratio", "R_q by phase (first seed)", [*map(_volume_ratios, groups), *notes]
+    )
 
 
 def _volume_ratios(group: Group) -> Figure:
     run = group.first
     used = run.quality or "chosen in each phase"
     figure = Figure(
-        f"{run.data}, {group.label}{one_seed(group)}; quality in use: {used}",
+        f"{run.data}, {group.label}; quality in use: {used}",
         "R_q of each quality after each phase, with the band in which a quality passes",
         [["codec", "quality", "phase", "R_q"]],
     )
@@ -130,12 +132,6 @@ def _volume_ratios(group: Group) -> Figure:
             x, y = np.array(known).reshape(-1, 2).T
             line(axes, number, x, y, f"quality {row['quality']}")
             figure.data += [[row["codec"], row["quality"], *point] for point in known]
-        axes.set(xlabel="phase")
-        whole_numbers(axes.xaxis)
+        phase_axis(axes)
         legend(axes, len(rows) + 1, below=True)
     return figure
-
-
-def one_seed(group: Group) -> str:
-    """A note on figures that show one run of several."""
-    return f", seed {group.first.settings['seed']}" if len(group.runs) > 1 else ""

@@ -12,7 +12,6 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import Bbox
@@ -149,7 +148,6 @@ def passing_band(axes: Axes, epsilon: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def whole_numbers(*sides: Axis) -> None:
-    """Put ticks at whole numbers only."""
-    for side in sides:
-        side.set_major_locator(MaxNLocator(integer=True))
+def phase_axis(axes: Axes) -> None:
+    axes.set(xlabel="phase")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -28,7 +28,7 @@ class Group:
 
     def text(self, number: Callable[[RunRecord], float | None]) -> str:
         """Mean and spread over the runs where a number is known."""
-        return with_spread([value for run in self.runs if (value := number(run)) is not None])
+        return with_spread([number(run) for run in self.runs])
 
 
 def spread(values: Sequence[float]) -> float:
@@ -36,11 +36,12 @@ def spread(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
-def with_spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation, as 60.00 ± 7.07; empty without values."""
-    if not values:
+def with_spread(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation of the known values, as 60.00 ± 7.07; empty without any."""
+    known = [value for value in values if value is not None]
+    if not known:
         return ""
-    return f"{mean(values):.2f}" + (f" ± {spread(values):.2f}" if len(values) > 1 else "")
+    return f"{mean(known):.2f}" + (f" ± {spread(known):.2f}" if len(known) > 1 else "")
 
 
 def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:

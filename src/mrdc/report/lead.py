@@ -38,7 +38,7 @@ def sentences(groups: Sequence[Group]) -> list[str]:
         return [summary(groups[0])]
     grids = quality_grids(groups)
     if not grids:
-        return [verdict({group.label: group for group in groups}, "settings")]
+        return [verdict({f"“{group.label}”": group for group in groups}, "settings")]
     names = [next(iter(grid.values())).first.name for grid in grids]
     several = len(names) > 1
     return [
@@ -82,20 +82,17 @@ def verdict(groups: Mapping[str, Group], what: str) -> str:
         return mean(scores[best]) - mean(scores[name])
 
     tied = [n for n in ranked if behind(n) <= max(spread(scores[best]), spread(scores[n]))]
-    if len(tied) > 1:
-        listed = " and ".join(f"{quoted(name)} ({value(name)})" for name in tied)
-        why = "are equal" if known == "one seed" else "differ by less than the spread"
-        return f"None of the {len(groups)} {what} is clearly best: {listed} {why} ({known})."
     measure = "AP" if detects else "averaged accuracy"
+    if len(tied) > 1:
+        *others, last = [f"{name} ({value(name)})" for name in tied]
+        why = "differ by less than the spread" if behind(tied[-1]) else "are equal"
+        said = f"None of the {len(groups)} {what} is clearly best by {measure}"
+        return f"{said}: {', '.join(others)} and {last} {why} ({known})."
     first = "Highest" if known == "one seed" else "Best"
     return (
-        f"{first} {measure} of the {len(groups)} {what}: {value(best)} for {quoted(best)}, "
-        f"{behind(second):.2f} points above {quoted(second)} ({value(second)}; {known})."
+        f"{first} {measure} of the {len(groups)} {what}: {value(best)} for {best}, "
+        f"{behind(second):.2f} points above {second} ({value(second)}; {known})."
     )
-
-
-def quoted(name: str) -> str:
-    return f"“{name}”" if "," in name else name
 
 
 def picked(grid: Mapping[str, Group]) -> str:

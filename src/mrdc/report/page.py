@@ -57,11 +57,8 @@ def write_report(
         lookup(dict.fromkeys(NAMES), name, "section")
     runs = find_runs(sources)
     begun = [run for run in runs if run.phases]
-    made = {
-        name: SECTIONS[name](runs if name == "runs" else begun)
-        for name in sections
-        if name in SECTIONS
-    }
+    known = {"runs": runs} if not begun else {**dict.fromkeys(SECTIONS, begun), "runs": runs}
+    made = {name: SECTIONS[name](known[name]) for name in sections if name in known}
     if set(CONTENTS) & set(sections):
         made |= {section.name: section for section in contents(begun)}
     parts = [made[name] for name in sections if name in made and made[name].parts]

@@ -21,8 +21,9 @@ class Grid:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]], caption: str = "") -> Self:
-        """A table of rows that all have the same columns."""
-        return cls([list(rows[0]), *(list(row.values()) for row in rows)], caption)
+        """A table of rows by column."""
+        heads = list(dict.fromkeys(head for row in rows for head in row))
+        return cls([heads, *([row.get(head) for head in heads] for row in rows)], caption)
 
     @property
     def numbers(self) -> list[bool]:

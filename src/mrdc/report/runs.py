@@ -9,7 +9,8 @@ from statistics import mean
 from typing import Any
 
 from mrdc._utils.errors import DataError, MrdcError
-from mrdc.experiments.folder import CONFIG, RESULTS, flat
+from mrdc.experiments.folder import CONFIG, RESULTS
+from mrdc.experiments.settings import flat
 from mrdc.memory.budget import parse_budget
 from mrdc.training.results import PhaseResult, RunResult
 

@@ -1,6 +1,7 @@
 """Tables of runs: what was run, results, budgets and detection."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.text import learned
@@ -62,42 +63,30 @@ def without_shared(rows: Table) -> tuple[Table, str]:
 
 def compared(runs: Sequence[RunRecord]) -> Section:
     """Means with deviations over seeds, next to the paper's numbers."""
+    section = Section("table", "Results")
     groups = group_by_seed(runs)
-    classes = [_classes(group) for group in groups if not group.first.detects]
-    scenes = [_scenes(group) for group in groups if group.first.detects]
-    parts: list[Part] = [Grid.of(classes, CLASSES)] if classes else []
-    parts += [Grid.of(scenes, "After the last phase.")] if scenes else []
+    for detects, caption in ((False, CLASSES), (True, "After the last phase.")):
+        rows = [_result(group) for group in groups if group.first.detects == detects]
+        section.parts += [Grid.of(rows, caption)] if rows else []
     if sum(len(group.runs) for group in groups) < len(runs):
-        parts.append("A seed that was run more than once counts once.")
-    return Section("table", "Results", parts)
+        section.parts.append("A seed that was run more than once counts once.")
+    return section
 
 
-def _classes(group: Group) -> Json:
-    return {
-        "run": group.label,
-        "data": group.first.data,
-        "seeds": len(group.runs),
-        "averaged %": group.text(lambda run: run.average),
-        "the paper %": published(group),
-        "last %": group.text(lambda run: run.accuracy[-1]),
-        "forgetting": with_spread(
-            [run.result.average_forgetting for run in group.runs if run.result]
-        ),
-        "images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}",
-    }
-
-
-def _scenes(group: Group) -> Json:
-    return {
-        "run": group.label,
-        "data": group.first.data,
-        "seeds": len(group.runs),
-        "AP": group.text(lambda run: run.last.ap),
-        "the paper": published(group),
-        "AP50": group.text(lambda run: run.last.ap50),
-        "AP75": group.text(lambda run: run.last.ap75),
-        "images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}",
-    }
+def _result(group: Group) -> Json:
+    found: Json = {"run": group.label, "data": group.first.data, "seeds": len(group.runs)}
+    if group.first.detects:
+        found["AP"] = group.text(lambda run: run.last.ap)
+        found["the paper"] = published(group)
+        found["AP50"] = group.text(lambda run: run.last.ap50)
+        found["AP75"] = group.text(lambda run: run.last.ap75)
+    else:
+        found["averaged %"] = group.text(lambda run: run.average)
+        found["the paper %"] = published(group)
+        found["last %"] = group.text(lambda run: run.accuracy[-1])
+        results = [run.result for run in group.runs if run.result]
+        found["forgetting"] = with_spread([result.average_forgetting for result in results])
+    return found | {"images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}"}
 
 
 def published(group: Group) -> str:
@@ -140,37 +129,28 @@ def memory_file(run: RunRecord) -> MemoryFile | None:
 
 def detection(runs: Sequence[RunRecord]) -> Section:
     """AP by class, quality of the pseudo labels, and warnings; means over seeds."""
-    section = Section("detection", "Detection")
     groups = [group for group in group_by_seed(runs) if group.first.detects]
-    if not groups:
-        return section
-    names = list(
-        dict.fromkeys(n for g in groups for run in g.runs for n in run.last.by_class or {})
-    )
-    scores = [{"run": group.label} | class_scores(group, names) for group in groups]
+    scores: list[Json] = []
     labels: list[Json] = []
     warnings: list[Part] = []
     for group in groups:
+        classes = [run.last.by_class or {} for run in group.runs]
+        scores.append({"run": group.label, **averaged(classes)})
         for phases in zip(*(run.phases for run in group.runs), strict=False):
             where = {"run": group.label, "phase": phases[0].phase}
-            worth = [pseudo_labels(phase) for phase in phases]
-            if any(values["labels per image"] is not None for values in worth):
-                known = {key: [w[key] for w in worth if w[key] is not None] for key in worth[0]}
-                labels.append(where | {key: with_spread(values) for key, values in known.items()})
+            found = averaged([pseudo_labels(phase) for phase in phases])
+            labels += [where | found] if found["labels per image"] else []
             told = dict.fromkeys(phase.report.get("warning") for phase in phases)
             warnings += [f"{group.label}, phase {where['phase']}: {text}." for text in told if text]
-    section.parts.append(Grid.of(scores, "AP by class after the last phase."))
-    section.parts += [Grid.of(labels, PSEUDO_LABELS)] if labels else []
-    section.parts += warnings
-    return section
+    parts: list[Part] = [Grid.of(scores, "AP by class after the last phase.")] if scores else []
+    parts += [Grid.of(labels, PSEUDO_LABELS)] if labels else []
+    return Section("detection", "Detection", [*parts, *warnings])
 
 
-def class_scores(group: Group, names: Sequence[str]) -> Json:
-    found = [run.last.by_class or {} for run in group.runs]
-    known = {name: [f[name] for f in found if f.get(name) is not None] for name in names}
-    return {
-        name: with_spread([v for v in values if v is not None]) for name, values in known.items()
-    }
+def averaged(seeds: Sequence[dict[str, Any]]) -> Json:
+    """Means and spreads of values by name."""
+    names = dict.fromkeys(name for values in seeds for name in values)
+    return {name: with_spread([values.get(name) for values in seeds]) for name in names}
 
 
 def pseudo_labels(phase: PhaseResult) -> Json:

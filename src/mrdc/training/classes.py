@@ -17,11 +17,12 @@ from mrdc.data.examples import Companions, Examples, from_images
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
 from mrdc.methods.base import Method, names_first_phase
-from mrdc.methods.lesson import Lesson, Loss, Substitutes, TrainSettings
-from mrdc.nn.branches import any_backbone, with_body
+from mrdc.methods.lesson import Lesson, Loss, Substitutes
+from mrdc.nn.branches import with_body
 from mrdc.nn.checkpoint import HEADS, WIDTHS, Architecture, Checkpoint
 from mrdc.nn.embed import Embedder, embed, network_embedder, pick_device
 from mrdc.nn.net import Maps, Net, compiled
+from mrdc.nn.settings import TrainSettings
 from mrdc.training.evaluate import evaluate
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.feed import Views, open_feed

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mrdc.methods.lesson import Loss, TrainSettings
+from mrdc.methods.lesson import Loss
 from mrdc.nn.modes import modes, without_gradients
+from mrdc.nn.settings import TrainSettings
 from mrdc.training.feed import Feed
 
 WARM_UP = 3  # plain steps before a step is recorded as a CUDA graph

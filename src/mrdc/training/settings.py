@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from mrdc.methods.lesson import TrainSettings
+from mrdc.nn.settings import TrainSettings
 from mrdc.planning.settings import SearchSettings
 
 __all__ = ["LearnSettings", "MemorySettings", "RunSettings", "TrainSettings"]

@@ -1,4 +1,4 @@
-"""What the runs of a study come to: a row for each kind of run, and a sentence."""
+"""Conclusions of a study: a row for each kind of run, and a sentence."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,44 +6,47 @@ from itertools import combinations
 from statistics import mean
 from typing import Any
 
-from mrdc.experiments.sweep import Cell, grouped, table
+from mrdc.experiments.sweep import Cell, Outcome, averages, by_place
+from mrdc.training.results import RunResult
 
 Json = dict[str, Any]
 
 
-def study_table(made: Sequence[Cell], results: Sequence[Json]) -> list[Json]:
-    """The rows of a sweep, with what R_q said of what was stored, and of the grid."""
-    groups = grouped(made, results).values()
-    return [row | more_of(runs) for row, runs in zip(table(made, results), groups, strict=True)]
+def study_table(made: Sequence[Cell], outcomes: Sequence[Outcome]) -> list[Json]:
+    """The rows of a sweep, with R_q of what was stored and what it picks."""
+    return [
+        dict(place) | averages(runs) | ratios(runs)
+        for place, runs in by_place(made, outcomes).items()
+    ]
 
 
-def more_of(runs: Sequence[Json]) -> Json:
-    """What a sweep's row does not say of runs that differ in their seed."""
-    ratios = [ratio for run in runs if (ratio := stored_ratio(run)) is not None]
-    lost = [run["initial_forgetting"] for run in runs if "initial_forgetting" in run]
-    picks = {str(run["mean_choice"]) for run in runs if run.get("mean_choice") is not None}
+def ratios(runs: Sequence[RunResult]) -> Json:
+    """Means about R_q over runs that differ only in their seed."""
+    known = [ratio for run in runs if (ratio := stored_ratio(run)) is not None]
+    lost = [run.initial_forgetting for run in runs if run.initial_forgetting is not None]
+    picks = {str(run.mean_choice) for run in runs if run.mean_choice is not None}
     return {
-        "volume_ratio": mean(ratios) if ratios else None,
+        "volume_ratio": mean(known) if known else None,
         "picks": sorted(picks),
         "initial_forgetting": mean(lost) if lost else None,
     }
 
 
-def stored_ratio(run: Json) -> float | None:
-    """R_q of the quality that a run stored, averaged over its phases; None where not measured."""
-    chosen, phases = run["quality"], len(run["accuracy"])
+def stored_ratio(run: RunResult) -> float | None:
+    """R_q of the stored quality, averaged over the phases; None if it was not measured."""
+    chosen, phases = run.quality, len(run.accuracy)
     qualities = chosen if isinstance(chosen, list) else [chosen] * phases
-    measured = {row["quality"]: row["by_phase"] for row in run.get("volume_ratios", [])}
-    ratios = [
+    measured = {row["quality"]: row["by_phase"] for row in run.volume_ratios}
+    known = [
         measured[quality][phase]
         for phase, quality in enumerate(qualities)
         if quality in measured and measured[quality][phase] is not None
     ]
-    return mean(ratios) if ratios else None
+    return mean(known) if known else None
 
 
 def row_name(row: Json, without: str = "") -> str:
-    """Where a row stands in the grid, but for one axis."""
+    """The place of a row in the grid, except on one axis."""
     axes = list(row)[: list(row).index("runs")]
     return ", ".join(str(row[axis]) for axis in axes if axis != without)
 
@@ -52,7 +55,7 @@ def row_name(row: Json, without: str = "") -> str:
 
 
 def answer(rows: Sequence[Json], kind: str) -> str:
-    """R_q beside training, in a sentence; nothing where the study does not ask."""
+    """R_q compared with training, in a sentence; empty if the study does not ask."""
     if kind == "grid":
         return best_of_grid(rows)
     if kind == "images":
@@ -63,7 +66,7 @@ def answer(rows: Sequence[Json], kind: str) -> str:
 
 
 def best_of_grid(rows: Sequence[Json]) -> str:
-    """The best quality by training, and the one that R_q picks along the run of originals."""
+    """The best quality by training, and the one R_q picks along the run with originals."""
     grids: dict[str, list[Json]] = {}
     for row in rows:
         grids.setdefault(row_name(row, "memory.quality"), []).append(row)
@@ -71,7 +74,7 @@ def best_of_grid(rows: Sequence[Json]) -> str:
 
 
 def best_of(name: str, grid: Sequence[Json]) -> str:
-    """A sentence about the grid of one recipe; one run alone has no best."""
+    """A sentence about the grid of one recipe."""
     said = []
     if len(grid) > 1:
         best = max(grid, key=lambda row: float(row["average_incremental_accuracy"]))
@@ -79,7 +82,7 @@ def best_of(name: str, grid: Sequence[Json]) -> str:
         said.append(f"the best of the grid is {best['memory.quality']} ({score:.2f} %)")
     picks = [" or ".join(row["picks"]) for row in grid if row["memory.quality"] == "original"]
     if any(picks):
-        said.append(f"R_q, measured along originals, picks {picks[0]}")
+        said.append(f"R_q, measured along the run with originals, picks {picks[0]}")
     text = "; ".join(said)
     if not text:
         return ""
@@ -87,7 +90,7 @@ def best_of(name: str, grid: Sequence[Json]) -> str:
 
 
 def orders(rows: Sequence[Json], by: str, predicted: Callable[[Json], float]) -> str:
-    """The order that R_q puts rows in, that of training, and the pairs they agree on."""
+    """The order of rows by R_q and by training, and the pairs they agree on."""
     known = [row for row in rows if row["volume_ratio"]]
     if len(known) < 2:
         return ""

@@ -1,0 +1,81 @@
+"""Batches of scenes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrdc._utils.clock import Clock
+from mrdc.data.scenes import Boxes
+from mrdc.detection.album import Album
+from mrdc.detection.methods import Shot
+from mrdc.detection.settings import SceneSettings
+
+CHUNKS = 100  # parts of a phase, after each of which it can be resumed
+
+
+@dataclass
+class SceneFeed:
+    """Batches of a phase, chunk by chunk; the labelled images of a step depend on its number only.
+
+    Attributes:
+        boxes: boxes of the labelled images, with labels.
+        pool: indices of the unlabelled images to draw from, at the first step of a chunk.
+        images: labelled images in the last chunk.
+    """
+
+    labelled: Album
+    boxes: Sequence[Boxes]
+    unlabelled: Album
+    pool: Callable[[int], Sequence[int]]
+    settings: SceneSettings
+    clock: Clock
+    images: int = 0
+
+    def __len__(self) -> int:
+        return self.images
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Any, ...]]:
+        """Shots, their indices, the step, unlabelled images and their indices."""
+        total, parts = self.settings.train.steps, chunks(self.settings)
+        steps = range(epoch * total // parts, (epoch + 1) * total // parts)
+        known = [sampled(len(self.labelled), batch_size, step, seed) for step in steps]
+        self.images = sum(map(len, known))
+        pool, count = self.pool(steps.start), self.settings.train.unlabelled_batch
+        unknown: list[list[int]] = [[] for _ in steps]
+        if pool:
+            drawn = (sampled(len(pool), count, step, seed + 1) for step in steps)
+            unknown = [[pool[place] for place in places] for places in drawn]
+        photos, scenes = self.unlabelled.groups(unknown), self.labelled.groups(known)
+        for step, places, images, others, more in zip(
+            steps, known, self._timed(scenes), unknown, self._timed(photos), strict=True
+        ):
+            pairs = zip(images, places, strict=True)
+            shots = [Shot(i, torch.from_numpy(self.boxes[p]).to(i.device)) for i, p in pairs]
+            yield shots, torch.tensor(places), step, more, others
+
+    def _timed(self, groups: Iterator[list[Tensor]]) -> Iterator[list[Tensor]]:
+        """The same groups; waiting for them does not count as training."""
+        while True:
+            with self.clock.part("decode"):
+                group = next(groups, None)
+            if group is None:
+                return
+            yield group
+
+
+def chunks(settings: SceneSettings) -> int:
+    """Number of parts of a phase."""
+    return min(CHUNKS, settings.train.steps)
+
+
+def sampled(count: int, batch: int, step: int, seed: int) -> list[int]:
+    """Indices that a step sees: a slice of an endless sequence of permutations."""
+    first = step * batch
+    rounds = range(first // count, (first + batch - 1) // count + 1)
+    row = np.concatenate([np.random.default_rng((seed, r)).permutation(count) for r in rounds])
+    start = first - rounds.start * count
+    return [int(place) for place in row[start : start + batch]]

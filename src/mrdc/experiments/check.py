@@ -1,0 +1,193 @@
+"""Refuse settings and images that cannot be used, before any training."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from mrdc._utils.errors import ImageError, UsageError
+from mrdc._utils.threads import ordered, workers
+from mrdc.data.photo import Photo, digest, to_pixels
+from mrdc.detection.evaluate import NEEDS
+from mrdc.detection.learner import make_scene_method
+from mrdc.detection.settings import DetectSettings
+from mrdc.experiments.settings import AnySettings
+from mrdc.memory.budget import parse_budget
+from mrdc.methods.options import make_method
+from mrdc.nn.embed import pick_device
+from mrdc.training.classes import make_architecture
+from mrdc.training.exemplars import fixed_quality
+from mrdc.training.settings import RunSettings
+
+Listener = Callable[[str, dict[str, Any]], None]
+NAMED = 5  # unreadable images that an error lists
+
+
+def check(settings: AnySettings) -> None:
+    """Refuse invalid settings before any image is read.
+
+    Raises:
+        UsageError: with the flag and what it takes.
+    """
+    check_common(settings)
+    if isinstance(settings, DetectSettings):
+        check_scenes(settings)
+    else:
+        check_classes(settings)
+
+
+def check_common(settings: AnySettings) -> None:
+    """Check what all runs share."""
+    check_numbers(
+        ("--phases", settings.phases, 1),
+        ("--train.batch-size", settings.train.batch_size, 1),
+        ("--train.momentum", settings.train.momentum, 0),
+        ("--train.weight-decay", settings.train.weight_decay, 0),
+        ("--seed", settings.seed, 0),
+        ("--threads", settings.threads, 1),
+    )
+    if settings.train.momentum >= 1:
+        raise UsageError(f"--train.momentum must be below 1, got {settings.train.momentum}")
+    if not 0 < settings.train.lr < math.inf:
+        raise UsageError(f"--train.lr must be above 0 and finite, got {settings.train.lr}")
+    if settings.tensorboard and find_spec("tensorboard") is None:
+        raise UsageError("--tensorboard needs tensorboard: pip install '.[tensorboard]'")
+    parse_budget(settings.memory.budget, original_bytes=1.0)
+    fixed_quality(settings.memory)
+    pick_device(settings.device)
+
+
+def check_classes(settings: RunSettings) -> None:
+    """Check the settings of a run on classes."""
+    train = settings.train
+    check_numbers(
+        ("--train.epochs", train.epochs, 1),
+        ("--train.batch-size", train.batch_size, 2),
+        ("--train.brightness", train.brightness, 0),
+        ("--size", settings.size, 16),
+    )
+    if not (all(0 < part <= 1 for part in train.milestones) and 0 < train.gamma <= 1):
+        raise UsageError(
+            "--train.milestones must be fractions of the epochs, above 0 and up to 1, and "
+            f"--train.gamma likewise; got {' '.join(map(str, train.milestones))} and {train.gamma}"
+        )
+    if train.brightness > 1:
+        raise UsageError(f"--train.brightness must be at most 1, got {train.brightness}")
+    device = pick_device(settings.device).type
+    if settings.resident == "gpu" and device != "cuda":
+        raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")
+    if settings.precision == "bf16" and device != "cuda":
+        raise UsageError("--precision bf16 needs a CUDA device; use auto or fp32")
+    if parse_budget(settings.memory.budget, original_bytes=1.0).unit == "phase":
+        raise UsageError(
+            f"--memory.budget {settings.memory.budget}: counts phases of scenes, but this run "
+            "learns classes; write 20/class, '2000 originals' or bytes"
+        )
+    make_architecture(settings, make_method(settings.method, settings.options))
+
+
+def check_scenes(settings: DetectSettings) -> None:
+    """Check the settings of a run on scenes."""
+    train = settings.train
+    check_numbers(
+        ("--labelled", settings.labelled, 1),
+        ("--unlabelled", settings.unlabelled, 0),
+        ("--short", settings.short, 32),
+        ("--long", settings.long, settings.short),
+        ("--train.steps", train.steps, 1),
+        ("--train.unlabelled-batch", train.unlabelled_batch, 1),
+        ("--train.warmup", train.warmup, 0),
+    )
+    if train.warmup > 1:
+        raise UsageError(f"--train.warmup must be at most 1, got {train.warmup}")
+    if parse_budget(settings.memory.budget, original_bytes=1.0).unit == "class":
+        raise UsageError(
+            f"--memory.budget {settings.memory.budget}: counts classes, but scenes come in "
+            "phases; write 100/phase, '2000 originals' or bytes"
+        )
+    if make_scene_method(settings).wants_unlabelled and not settings.unlabelled:
+        raise UsageError(f"{settings.method} needs --unlabelled of 1 or more, got 0")
+    if settings.weights is not None and not settings.weights.is_file():
+        raise UsageError(f"--weights {settings.weights}: no such file")
+    if find_spec("pycocotools") is None:
+        raise UsageError(NEEDS)
+
+
+def check_numbers(*least: tuple[str, float | None, float]) -> None:
+    """Refuse values below their bounds, and infinite ones.
+
+    Raises:
+        UsageError: with the flag.
+    """
+    for flag, value, bound in least:
+        if value is not None and not bound <= value < math.inf:
+            finite = " and finite" if value == math.inf else ""
+            raise UsageError(f"{flag} must be {bound:g} or more{finite}, got {value}")
+
+
+class Checked(NamedTuple):
+    """Images that a run leaves out, and test images that it also trains on.
+
+    Attributes:
+        skipped: the error of each unreadable image.
+        train_ids, test_ids: ids of those images.
+        in_training: test images that are byte for byte training images.
+    """
+
+    skipped: list[str]
+    train_ids: list[str]
+    test_ids: list[str]
+    in_training: list[str]
+
+
+def check_photos(
+    train: Sequence[Photo],
+    test: Sequence[Photo],
+    threads: int | None,
+    listener: Listener = lambda kind, fields: None,
+    skip: bool = False,
+) -> Checked:
+    """Read every photo once.
+
+    Args:
+        listener: called after every photo with the number checked.
+        skip: return unreadable photos instead of raising.
+
+    Raises:
+        ImageError: lists a few unreadable photos, and how many more there are.
+    """
+    sides = (("training", train), ("test", test))  # may hold files of the same name
+    photos = [p._replace(id=f"{side} image {p.id}") for side, of in sides for p in of]
+    found: list[bytes | ImageError] = []
+    with workers(threads) as pool:
+        for _, result in ordered(pool, look, photos):
+            found.append(result)
+            listener("check", {"images": len(found), "of": len(photos)})
+    errors = [str(result) for result in found if isinstance(result, ImageError)]
+    if errors and not skip:
+        raise ImageError(listed(errors))
+    n = len(train)
+    learned = {result for result in found[:n] if isinstance(result, bytes)}
+    return Checked(
+        errors,
+        [p.id for p, r in zip(train, found[:n], strict=True) if isinstance(r, ImageError)],
+        [p.id for p, r in zip(test, found[n:], strict=True) if isinstance(r, ImageError)],
+        [p.id for p, r in zip(test, found[n:], strict=True) if r in learned],
+    )
+
+
+def look(photo: Photo) -> bytes | ImageError:
+    """A digest of a photo, or why it cannot be read."""
+    try:
+        data = photo.load()
+        to_pixels(data, photo.id)
+    except ImageError as error:
+        return error
+    return digest(data)
+
+
+def listed(errors: Iterable[str]) -> str:
+    """A few errors, and how many more there are."""
+    lines = list(errors)
+    more = [f"and {len(lines) - NAMED:,} more"] if len(lines) > NAMED else []
+    return "; ".join([*lines[:NAMED], *more])

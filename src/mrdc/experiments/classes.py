@@ -1,0 +1,78 @@
+"""Runs on classes."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from mrdc._utils.errors import ImageError
+from mrdc.data.stream import Stream, open_stream
+from mrdc.data.textures import SIDE
+from mrdc.experiments.check import Checked, Listener, check_photos
+from mrdc.experiments.experiment import Experiment
+from mrdc.experiments.presets import published
+from mrdc.experiments.settings import built_in
+from mrdc.methods.options import make_method
+from mrdc.training.classes import extra_bytes, learn_classes, make_architecture, make_exemplars
+from mrdc.training.results import RunResult
+from mrdc.training.resume import Keeper
+from mrdc.training.settings import RunSettings
+
+
+class ClassExperiment(Experiment):
+    """A run on classes.
+
+    Args:
+        kept: from the run's folder, with the images that it left out.
+    """
+
+    def __init__(self, settings: RunSettings, name: str, kept: Checked | None = None):
+        self.name = name
+        self.settings: RunSettings = replace(
+            settings, size=settings.size or usual_size(settings.data)
+        )
+        self.stream: Stream = open_stream(
+            settings.data,
+            phases=settings.phases,
+            first=settings.first,
+            order=settings.order,
+            superclasses=settings.superclasses,
+            holdout=settings.holdout,
+            missing=settings.skip_bad,
+        )
+        if kept is not None:
+            self.stream = self.stream.without(train_ids=kept.train_ids, test_ids=kept.test_ids)
+        self.method = make_method(settings.method, settings.options)
+
+    def fingerprint(self) -> str:
+        return self.stream.fingerprint()[:16]
+
+    def check(self, listener: Listener) -> Checked:
+        made = make_architecture(self.settings, self.method)
+        added = extra_bytes(made, self.method)
+        exemplars = make_exemplars(self.settings, self.stream, self.method, added)
+        if exemplars is not None:
+            with suppress(ImageError):  # reported below, with all others
+                exemplars.check()
+        return check_photos(
+            self.stream.train.all_photos,
+            self.stream.test.all_photos,
+            self.settings.threads,
+            listener,
+            self.settings.skip_bad,
+        )
+
+    def learn(self, keeper: Keeper) -> RunResult:
+        settings = self.settings
+        result = learn_classes(self.method, self.stream, settings, keeper=keeper)
+        return replace(
+            result,
+            order=settings.order,
+            synthetic=built_in(settings.data),
+            paper=published(self.name, settings, self.stream.train.classes),
+        )
+
+
+def usual_size(data: str) -> int:
+    """Side of the network's input: 224, or the data set's own."""
+    if built_in(data):
+        return SIDE
+    return 32 if data.startswith("cifar100:") else 224

@@ -1,0 +1,190 @@
+"""Any module as a network: torchvision, timm and custom ones learn, save and resume."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision.models import mobilenet_v3_small, resnet18
+
+from mrdc._utils.errors import CheckpointError, UsageError
+from mrdc.methods import DDE, LUCIR, AANets, Method, Mnemonics, PODNet, TrainSettings
+from mrdc.nn.branches import any_backbone, as_maps
+from mrdc.nn.checkpoint import Architecture, load_network, read_checkpoint, write_checkpoint
+from mrdc.training.classes import run_phases
+from mrdc.training.settings import MemorySettings
+from tests.helpers import KilledError, Remembers, changed, small_stream, state_of, stored
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+class Pyramid(nn.Module):
+    """A small network that returns a list of maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, 2, 1)
+        self.norm = nn.BatchNorm2d(4)
+        self.second = nn.Conv2d(4, 6, 3, 2, 1, groups=2)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        one = self.norm(self.first(x)).relu()
+        return [one, self.second(one)]
+
+
+def torchvision_resnet() -> nn.Module:
+    net = resnet18(weights=None)
+    net.fc = nn.Identity()
+    return net
+
+
+def torchvision_map() -> nn.Module:
+    features: nn.Module = mobilenet_v3_small(weights=None).features
+    return features
+
+
+def timm_resnet() -> nn.Module:
+    made: nn.Module = pytest.importorskip("timm").create_model("resnet18", num_classes=0)
+    return made
+
+
+NETWORKS = {
+    "torchvision features": (torchvision_resnet, 512, 1),
+    "torchvision map": (torchvision_map, 576, 1),
+    "timm": (timm_resnet, 512, 1),
+    "list of maps": (Pyramid, 6, 2),
+}
+EVERY = pytest.mark.parametrize(("make", "width", "maps"), NETWORKS.values(), ids=list(NETWORKS))
+
+
+def learned(method: Method, network: nn.Module | str, keeper: Remembers, **given: Any) -> Any:
+    usual: dict[str, Any] = {
+        "memory": MemorySettings("2/class", "original", qualities=(50,)),
+        "train": TrainSettings(epochs=2, lr=0.01, batch_size=6),
+    }
+    stream = small_stream(2, 1, images=4)
+    return run_phases(
+        method, stream, network=network, size=16, device="cpu", keeper=keeper, **usual | given
+    )
+
+
+@EVERY
+def test_the_width_and_the_maps_of_a_network_are_found(
+    make: Callable[[], nn.Module], width: int, maps: int
+) -> None:
+    """Features count as a map of one pixel; the module and its modes are left alone."""
+    module = make().train()
+    before = state_of(module)
+    made = any_backbone(module, 16)
+    assert made.features == width
+    found = made.eval()(torch.randn(2, 3, 16, 16))
+    assert len(found) == maps
+    assert found[-1].shape[:2] == (2, width) and all(one.ndim == 4 for one in found)
+    assert any_backbone(make().train(), 16).module.training
+    assert changed(module, before) == set()
+
+
+@EVERY
+@pytest.mark.parametrize("method", [LUCIR, PODNet])
+def test_any_network_learns_and_resumes_to_the_same_bits(
+    method: Callable[..., Method],
+    make: Callable[[], nn.Module],
+    width: int,
+    maps: int,
+    tmp_path: Path,
+) -> None:
+    """From a checkpoint file after a phase; a copy learns, starting from the given weights."""
+    network = make().train()
+    before, whole, broken = state_of(network), Remembers(), Remembers(stop=(0, None))
+    made = partial_method(method)
+    result = learned(made(), network, whole)
+    with pytest.raises(KilledError):
+        learned(made(), network, broken)
+    (saved,) = broken.saved
+    write_checkpoint(tmp_path / "phase-00.safetensors", saved.checkpoint)
+    broken.saved = [replace(saved, checkpoint=read_checkpoint(tmp_path / "phase-00.safetensors"))]
+    again = learned(made(), network, broken)
+    assert again.accuracy == result.accuracy
+    mine, theirs = (keeper.saved[-1] for keeper in (whole, broken))
+    tensors = mine.checkpoint.tensors["model"]
+    assert all(torch.equal(tensors[n], theirs.checkpoint.tensors["model"][n]) for n in tensors)
+    assert stored(mine.memory) == stored(theirs.memory) != []
+    assert network.training and changed(network, before) == set()
+    kept = {name: tensors[f"backbone.module.{name}"] for name in before}
+    assert not all(torch.equal(kept[name], before[name]) for name in before)
+    with pytest.raises(CheckpointError, match="which must be passed in"):
+        load_network(tmp_path)
+
+
+def partial_method(method: Callable[..., Method]) -> Callable[[], Method]:
+    return method if method is LUCIR else lambda: method(finetune_epochs=1)
+
+
+def test_mnemonics_scales_the_kernels_of_any_network() -> None:
+    """Grouped ones too; their multipliers are the parameters it adds."""
+    keeper = Remembers()
+    result = learned(Mnemonics(), network := Pyramid(), keeper)
+    tensors = keeper.saved[-1].checkpoint.tensors["model"]
+    scales = {name: value for name, value in tensors.items() if name.endswith(".scale")}
+    scales.pop("head.scale")
+    assert {name: value.shape for name, value in scales.items()} == {
+        "backbone.module.first.scale": (4, 3, 1, 1),
+        "backbone.module.second.scale": (6, 2, 1, 1),
+    }
+    assert all(bool((value != 1).any()) for value in scales.values())
+    assert result.memory.parameter_bytes == 4 * (4 * 3 + 6 * 2)
+    first = keeper.saved[0].checkpoint.tensors["model"]
+    fixed, now = first["backbone.module.first.weight"], tensors["backbone.module.first.conv.weight"]
+    assert torch.equal(fixed, now) and not torch.equal(now, network.first.weight)
+
+
+@pytest.mark.parametrize("method", [AANets(LUCIR()), DDE(AANets(PODNet()))])
+def test_aanets_refuses_any_other_network(method: Method) -> None:
+    """Before anything is trained."""
+    keeper = Remembers()
+    with pytest.raises(UsageError, match=r"AANets mixes .* use network='resnet18' with it"):
+        learned(method, Pyramid(), keeper)
+    assert not keeper.saved
+
+
+class Returns(nn.Module):
+    """A module that returns something constant."""
+
+    def __init__(self, value: object):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor) -> object:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (torch.zeros(1, 2, 3), r"torch.Size\(\[1, 2, 3\]\)"),
+        (torch.zeros(4), r"torch.Size\(\[4\]\)"),
+        ([], "nothing"),
+        ({"features": 1}, "dict"),
+        ([torch.zeros(1, 2), None], r"torch.Size\(\[1, 2\]\), NoneType"),
+    ],
+)
+def test_refuses_networks_that_return_something_else(value: object, shown: str) -> None:
+    """The message says what is allowed and what came."""
+    message = rf"network must return features \(n, d\), a map .*several maps, got {shown}"
+    with pytest.raises(UsageError, match=message):
+        learned(LUCIR(), Returns(value), Remembers())
+    assert [one.shape for one in as_maps(torch.zeros(2, 3))] == [(2, 3, 1, 1)]
+
+
+def test_refuses_names_that_no_network_has() -> None:
+    with pytest.raises(UsageError, match=r"unknown network 'resnet19'.*mean 'resnet18'\?"):
+        learned(LUCIR(), "resnet19", Remembers())
+
+
+def test_refuses_a_checkpoint_of_an_unknown_head() -> None:
+    made = Architecture("plain", "Strange", 2, "3x3", 16)
+    with pytest.raises(CheckpointError, match="the head is a Strange, whose method is not"):
+        made.build()

@@ -1,0 +1,105 @@
+"""The choice among measured candidates."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mrdc._utils.errors import UsageError
+from mrdc.planning.choice import Candidate, choose_quality, judge
+
+
+def candidate(quality: int | None, ratio: float, quantity: int, codec: str = "jpeg") -> Candidate:
+    log = math.log(ratio) if ratio > 0 else math.nan
+    return Candidate("original" if quality is None else codec, quality, quantity, 1000, log)
+
+
+PAPER = [
+    candidate(None, 1.0, 20),
+    candidate(90, 1.0, 37),
+    candidate(75, 0.9, 58),
+    candidate(50, 0.7, 85),
+    candidate(25, 0.3, 125),
+    candidate(10, 0.1, 200),
+]
+
+
+def best(candidates: Sequence[Candidate], **options: Any) -> str | None:
+    index = choose_quality(judge(candidates, **options))
+    return None if index is None else str(candidates[index])
+
+
+@pytest.mark.parametrize("rule", ["contiguous", "paper"])
+def test_rules_agree_where_the_ratio_is_monotone(rule: str) -> None:
+    """The paper's LUCIR case ends at 50, in whatever order candidates are listed."""
+    assert best(PAPER, rule=rule) == "jpeg 50"
+    assert best(PAPER[::-1], rule=rule) == "jpeg 50"
+    assert [c.quality for c in judge(PAPER[::-1])] == [c.quality for c in PAPER[::-1]]
+
+
+def test_rules_differ_where_the_ratio_comes_back() -> None:
+    """0.66, 0.46, 0.72 at 50, 25, 10: the paper's rule picks the wreck."""
+    dip = [*PAPER[:3], candidate(50, 0.66, 85), candidate(25, 0.46, 125), candidate(10, 0.72, 200)]
+    assert best(dip, rule="paper") == "jpeg 10"
+    assert best(dip, rule="contiguous") == "jpeg 50"
+    assert [c.verdict for c in judge(dip)][-2:] == ["too far from 1", "a better quality fails"]
+
+
+def test_originals_always_pass() -> None:
+    """Without them there may be no choice at all."""
+    assert best([PAPER[0], *PAPER[4:]]) == "original"
+    assert best(PAPER[4:]) is None
+
+
+def test_ties_go_to_the_best_quality() -> None:
+    """If all images fit anyway, there is no reason to distort them."""
+    assert best([PAPER[0], *(candidate(q, 0.9, 30) for q in (10, 25, 75))]) == "jpeg 75"
+
+
+def test_codecs_are_judged_apart_and_the_larger_quantity_wins() -> None:
+    """A failure of JPEG does not stop WebP."""
+    mixed = [*PAPER, candidate(50, 0.8, 120, "webp"), candidate(25, 0.2, 170, "webp")]
+    assert best(mixed) == "webp 50"
+
+
+def test_epsilon_is_a_strict_bound() -> None:
+    """|R - 1| < epsilon, above and below."""
+    pair = [candidate(50, 0.5, 30), candidate(40, 1.5, 40), PAPER[0]]
+    assert best(pair, epsilon=0.5) == "original"
+    assert best(pair, epsilon=0.51) == "jpeg 40"
+
+
+def test_unknown_ratio_never_passes() -> None:
+    """Nor does a candidate that stores nothing; neither rules out a lower quality."""
+    for unknown in (candidate(50, -1, 85), candidate(50, -1, 0)):
+        assert best([PAPER[0], unknown]) == "original"
+        assert best([PAPER[0], unknown, candidate(25, 0.9, 99)]) == "jpeg 25"
+
+
+def test_ratios_beyond_all_floats_fail() -> None:
+    """Very many near-duplicates."""
+    judged = judge([Candidate("jpeg", 10, 5, 5, 1e4), Candidate("jpeg", 90, 5, 5, -1e4)])
+    assert not any(candidate.feasible for candidate in judged)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rule": "best"}, "rule must be 'contiguous' or 'paper', got 'best'"),
+        ({"epsilon": 0.0}, "epsilon must be a number above 0, got 0"),
+        ({"epsilon": math.inf}, "a number above 0, got inf"),
+    ],
+)
+def test_wrong_rules_are_refused(options: dict[str, Any], message: str) -> None:
+    """With what is allowed."""
+    with pytest.raises(UsageError, match=message):
+        judge(PAPER, **options)
+
+
+def test_json_has_no_number_that_json_lacks() -> None:
+    """nan becomes null; the exact quantities join the others."""
+    unknown = Candidate("jpeg", 10, 5, exact={"log_z": -math.inf, "l2": 0.5})
+    row = unknown.to_json()
+    assert (row["volume_ratio"], row["log_volume_ratio"], row["log_z"]) == (None,) * 3
+    assert row["l2"] == 0.5 and row["per_class"] == {"fewest": 0, "mean": 0.0, "most": 0}

@@ -1,0 +1,156 @@
+"""The search: R_q of what each candidate would store, and the images it hands over."""
+
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mrdc.codec import CODECS
+from mrdc.data.photo import Photo
+from mrdc.memory.replay import ReplayMemory
+from mrdc.nn.embed import embed
+from mrdc.planning.scan import scan
+from mrdc.planning.search import measure, quiet
+from mrdc.planning.selection import herding
+from mrdc.planning.volume import log_volume
+from tests.conftest import CHEAP, jpeg, make_photos, pixels
+from tests.planning.commands import Counting, packed, planned, settings
+
+PAIRING = pytest.mark.parametrize("pairing", ["paired", "independent"])
+
+
+def test_every_candidate_and_the_originals_are_measured(photos: Path) -> None:
+    """Lower quality, more images; everything within the budget."""
+    found = planned(photos, qualities=(90, 20, 50))
+    names = ["original", "jpeg 90", "jpeg 50", "jpeg 20"]
+    assert [str(candidate) for candidate in found.candidates] == names
+    quantities = [candidate.quantity for candidate in found.candidates]
+    assert quantities == sorted(quantities) and quantities[0] == 12
+    assert all(0 < candidate.bytes <= found.budget_bytes for candidate in found.candidates)
+    assert found.candidates[0].volume_ratio == 1.0
+    assert found.chosen.verdict == "chosen" and found.chosen in found.candidates
+
+
+@PAIRING
+def test_ratio_against_a_slow_reference(photos: Path, pairing: str) -> None:
+    """Compressed images are ranked by originals or by themselves; originals always by originals."""
+    chosen = settings(photos, pairing=pairing, budget="0.5/class", qualities=(20,))
+    with scan(chosen, quiet, CHEAP, folder=photos.parent, measuring=True) as seen:
+        ranks = seen.pool.rankings()
+        found, memory, order = measure(seen.pool, seen.budget, chosen, (CODECS["jpeg"], 20), ranks)
+    assert memory is not None
+    logs, differ = [], False
+    for label in range(3):
+        sources = [jpeg(100 * label + n) for n in range(8)]
+        coded = ReplayMemory("1MB", "jpeg", 20)
+        coded.add({0: sources})
+        before, after = (
+            embed([Photo(str(n), partial(bytes, data)) for n, data in enumerate(files)], CHEAP)[0]
+            for files in (sources, [coded.encoded(n) for n in range(8)])
+        )
+        first, second = herding(before, 8), herding(after, 8)
+        ranked = first if pairing == "paired" else second
+        assert order[label].tolist() == ranked.tolist()
+        held = len(memory.sources(label))
+        differ |= set(first[:held]) != set(second[:held])
+        logs.append(log_volume(after[ranked[:held]]) - log_volume(before[first[:held]]))
+    assert differ  # otherwise the two pairings could not be told apart
+    assert found.log_volume_ratio == pytest.approx(np.mean(logs), abs=1e-4)
+    row = planned(photos, pairing=pairing, budget="0.5/class", qualities=(20,)).candidates[1]
+    assert row.log_volume_ratio == pytest.approx(found.log_volume_ratio, abs=1e-6)
+
+
+def test_originals_do_not_depend_on_the_pairing(photos: Path) -> None:
+    """Only the compressed candidates differ."""
+    paired, independent = (planned(photos, pairing=p) for p in ("paired", "independent"))
+    assert independent.candidates[0] == paired.candidates[0]
+    assert independent.candidates[-2].log_volume_ratio != paired.candidates[-2].log_volume_ratio
+
+
+def test_no_image_is_encoded_twice(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory file holds the very images that the search encoded."""
+    codec = Counting()
+    monkeypatch.setitem(CODECS, codec.name, codec)
+    qualities, budget = (90, 40), "8 originals"
+    found = packed(photos, tmp_path / "a", codec=(codec.name,), qualities=qualities, budget=budget)
+    assert found.memory.codec is codec and found.memory.quality == 40
+    assert {quality for _, quality in codec.calls} == {90, 40}
+    assert set(codec.calls.values()) == {1}
+
+
+def test_one_image_per_class_does_not_hide_lower_qualities(tmp_path: Path) -> None:
+    """R_q of single images is unknown, which is not a failure."""
+    found = planned(make_photos(tmp_path / "p", classes=3, images=12), budget="1/class")
+    assert found.candidates[0].per_class[2] == 1
+    assert found.chosen.quantity > found.candidates[0].quantity
+
+
+def test_no_room_for_a_better_quality_is_not_a_failure(photos: Path) -> None:
+    """A quality that cannot be tried does not rule out lower ones."""
+    assert planned(photos, budget="6kB", qualities=(95, 10)).chosen.quality == 10
+
+
+def test_kept_sources_are_exactly_faithful(photos: Path) -> None:
+    """Nothing changed, so R_q is 1 even where it could not be measured."""
+    row = planned(photos, qualities=(100,), budget="2/class").candidates[1]
+    assert row.kept_sources == row.quantity and row.volume_ratio == 1.0
+    exact = planned(photos, qualities=(100,), budget="2/class", exact=True).candidates[1].exact
+    assert exact is not None and exact["l2"] == pytest.approx(0, abs=1e-6)
+
+
+def test_exact_quantities_hold_together(photos: Path) -> None:
+    """R^2 Z = P(compressed) / P(original), class by class and so in the mean of logs."""
+    for candidate in planned(photos, exact=True).candidates[1:]:
+        assert candidate.exact is not None
+        e = candidate.exact
+        log_rz = 2 * candidate.log_volume_ratio + e["log_z"]
+        assert log_rz == pytest.approx(e["log_p_compressed"] - e["log_p_original"], abs=1e-6)
+        assert e["l2"] == pytest.approx(abs(math.exp(log_rz) - 1))
+
+
+@PAIRING
+@pytest.mark.parametrize("select", ["herding", "nearest_mean"])
+def test_duplicates_do_not_empty_the_volume(photos: Path, select: str, pairing: str) -> None:
+    """A class with a copied file is measured, wherever it ranks, and the copy is counted."""
+    (photos / "class0" / "copy.jpg").write_bytes(jpeg(0))
+    found = planned(photos, budget="1MB", select=select, pairing=pairing)
+    assert all(c.duplicates == 1 and not c.excluded for c in found.candidates)
+    assert found.chosen.quantity == 24
+
+
+def test_classes_without_volume_are_reported_by_name(photos: Path) -> None:
+    """Two images that differ at the edge, which the embedding does not see."""
+    image = pixels(500)
+    for grey in (0, 255):
+        image[:, :1] = grey
+        (photos / "class0" / f"{grey}.png").write_bytes(CODECS["png"].encode(image))
+    found = planned(photos, budget="1MB", qualities=(90,))
+    why = "originals that look the same to the embedding"
+    assert [row.excluded for row in found.candidates] == [{}, {"class0": why}]
+    assert found.candidates[1].quantity == 26
+
+
+def test_class_of_one_image_is_kept_and_not_measured(photos: Path) -> None:
+    """Without skip_bad: there is nothing wrong with it."""
+    (photos / "lonely").mkdir()
+    (photos / "lonely" / "one.jpg").write_bytes(jpeg(500))
+    found = planned(photos, qualities=(50,))
+    assert found.classes == 4 and found.skipped == []
+    assert found.candidates[1].excluded == {"lonely": "one image"}
+    assert found.candidates[1].per_class[0] == 1 and math.isfinite(found.candidates[1].volume_ratio)
+
+
+def test_more_images_than_dimensions_are_sampled(tmp_path: Path) -> None:
+    """R_q comes from the same 24 of 60 images every time; ridge needs no sample."""
+    photos = make_photos(tmp_path / "many", classes=1, images=60)
+    rows = [planned(photos, budget="1MB", qualities=(50,)).candidates[1] for _ in range(2)]
+    assert rows[0] == rows[1] and rows[0].quantity == 60
+    assert math.isfinite(rows[0].volume_ratio)
+    said = "R_q measured on 24 of 60 images (48 dimensions)"
+    assert rows[0].to_json()["sampled_classes"] == {"class0": said}
+    ridge = planned(photos, budget="1MB", qualities=(50,), volume="ridge").candidates[1]
+    assert ridge.quantity == 60 and ridge.sampled == {}
