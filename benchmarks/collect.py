@@ -32,10 +32,11 @@ def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
     ]
     losses = {p: [e["loss"] for e in epochs if e["phase"] == p] for p in phases}
     return {
-        "images_per_second": list(rates.values()), "start_seconds": sum(starts),
+        "images_per_second": list(rates.values()),
+        "start_seconds": sum(starts),
         "largest_loss": {p: max(found) for p, found in losses.items()},
         "last_loss": {p: found[-1] for p, found in losses.items()},
-    }  # fmt: skip
+    }
 
 
 def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
 from mrdc.experiments.presets import recipe
-from mrdc.training.classes import run_phases
+from mrdc.methods.options import make_method
+from mrdc.training.classes import learn_classes
 from mrdc.training.resume import Keeper
 
 BASES = {
@@ -72,9 +73,10 @@ def main() -> None:
     given = parser.parse_args()
     count = sum(given.classes)
     stream = Stream(
-        images(count, given.each, 0, given.size + 32), images(count, 2, 1, given.size + 32),
+        images(count, given.each, 0, given.size + 32),
+        images(count, 2, 1, given.size + 32),
         tuple(given.classes),
-    )  # fmt: skip
+    )
     for base, others in BASES.items():
         paid: dict[str, float] = {}
         for name in (base, *others):
@@ -82,18 +84,30 @@ def main() -> None:
                 continue
             plain = recipe(name)
             settings = replace(
-                plain, data="made up", train=replace(plain.train, epochs=given.epochs),
-                size=given.size, network=given.network, stem="7x7", compile="yes",
-            )  # fmt: skip
+                plain,
+                data="made up",
+                train=replace(plain.train, epochs=given.epochs),
+                size=given.size,
+                network=given.network,
+                stem="7x7",
+                compile="yes",
+            )
             watch = Watch()
-            run_phases(settings, stream, watch)
+            method = make_method(settings.method, settings.options)
+            learn_classes(method, stream, settings, keeper=watch)
             paid[name] = watch.per_image
             emit(
-                "cost", method=name, base=base, images_per_second=1 / watch.per_image,
+                "cost",
+                method=name,
+                base=base,
+                images_per_second=1 / watch.per_image,
                 ratio=watch.per_image / paid[base] if base in paid else None,
-                around_seconds=watch.around, train_images=watch.images, epochs=given.epochs,
-                network=given.network, **machine(),
-            )  # fmt: skip
+                around_seconds=watch.around,
+                train_images=watch.images,
+                epochs=given.epochs,
+                network=given.network,
+                **machine(),
+            )
 
 
 if __name__ == "__main__":

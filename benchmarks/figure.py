@@ -19,12 +19,21 @@ HERE = Path(__file__).resolve().parent
 COLOURS = {"5/class": "#0072b2", "10/class": "#d55e00", "20/class": "#009e73"}
 
 REPORTED = {  # files, and the figure of the page about these runs that each is
-    "cub-5": ("accuracy", ["lucir-mrdc-s2", "lucir-aanets-mrdc-s0", "lucir-dde-mrdc-s0",
-                           "podnet-mrdc-s0", "tpcil-s0", "mnemonics-s0"]),
+    "cub-5": (
+        "accuracy",
+        [
+            "lucir-mrdc-s2",
+            "lucir-aanets-mrdc-s0",
+            "lucir-dde-mrdc-s0",
+            "podnet-mrdc-s0",
+            "tpcil-s0",
+            "mnemonics-s0",
+        ],
+    ),
     "cub-10": ("accuracy", ["lucir-10", "lucir-mrdc-10"]),
     "cub-25": ("accuracy", ["lucir-25", "lucir-mrdc-25"]),
     "cub-10-ratios": ("volume_ratios", ["lucir-mrdc-10"]),
-}  # fmt: skip
+}
 
 
 def lines(label: str) -> list[dict[str, Any]]:
@@ -86,8 +95,9 @@ def grid() -> None:
     left.plot(names, scores, "o-", color="#0072b2")
     for place, (run, score) in enumerate(zip(runs, scores, strict=True)):
         text = f"{run['memory']['items']:,}\nimages"
-        left.annotate(text, (place, score), textcoords="offset points", xytext=(0, 8), ha="center",
-                      fontsize=8)  # fmt: skip
+        left.annotate(
+            text, (place, score), textcoords="offset points", xytext=(0, 8), ha="center", fontsize=8
+        )
     left.set(ylim=(38, 43.5), xlabel="JPEG quality", ylabel="averaged incremental accuracy, %")
     left.set_title("trained six times, 5 originals a class", fontsize=10)
     right.axhspan(0.5, 1.5, color="#999999", alpha=0.25, lw=0, label="passes")

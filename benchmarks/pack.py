@@ -17,7 +17,7 @@ from mrdc.codec import CODECS
 from mrdc.codec.image import decode
 from mrdc.data import open_images
 from mrdc.memory.replay import ReplayMemory
-from mrdc.planning.pack import pack
+from mrdc.planning.pack import run_pack
 from mrdc.planning.settings import PackSettings
 
 IMAGES, CLASSES, REPEATS, QUALITY, THREADS, BUDGET = 3000, 30, 7, 50, 2, "100GB"
@@ -65,7 +65,7 @@ def main() -> None:
         settings = PackSettings(
             photos,
             BUDGET,
-            quality=(QUALITY,),
+            qualities=(QUALITY,),
             select="random_choice",
             cache=False,
             threads=THREADS,
@@ -73,7 +73,7 @@ def main() -> None:
             force=True,
         )
         bare(files)  # warms the page cache
-        times = race(REPEATS, pack=partial(pack, settings), bare=partial(bare, files))
+        times = race(REPEATS, pack=partial(run_pack, settings), bare=partial(bare, files))
         parts = [dict(stages(photos, output)) for _ in range(3)]
         best = {f"{part}_ms": 1e3 * min(each[part] for each in parts) for part in parts[0]}
     figures = compare(times, "pack", "bare")

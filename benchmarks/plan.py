@@ -28,7 +28,7 @@ def main() -> None:
             )
             found, checked = packed.plan, audit(path)
         assert found is not None
-        report = found.as_json()
+        report = found.to_json()
         report["excluded"] = {str(row): len(row.excluded) for row in found.candidates}
         for row in report["candidates"]:
             row.pop("excluded_classes")

@@ -1,4 +1,4 @@
-"""Images a second in training: the bare network, with a teacher, plain and as a CUDA graph."""
+"""Training speed: the bare network and with a teacher, plain, as a CUDA graph, and compiled."""
 
 import sys
 import time
@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 
 from common import emit, machine
+from mrdc.methods.options import make_method
+from mrdc.nn.settings import TrainSettings
+from mrdc.training.classes import make_architecture
 from mrdc.training.fit import Step
-from mrdc.training.prepare import architecture, make_method
-from mrdc.training.settings import RunSettings, TrainSettings
+from mrdc.training.settings import LearnSettings
 
 STEPS = 100
 CLASSES = (100, 20)
 
 
 def feed(size: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same random batch for ever."""
+    """The same random batch, forever."""
     images = torch.randint(0, 256, (size, 3, 224, 224), device=device, dtype=torch.uint8)
     labels = torch.randint(0, sum(CLASSES), (size,), device=device)
     while True:
@@ -25,10 +27,9 @@ def feed(size: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def rate(name: str, batch: int, teacher: bool, captures: bool, compiled: bool) -> dict[str, float]:
-    """Images a second after the first steps, and the seconds those took."""
-    settings = RunSettings("", method=name, stem="7x7")
-    method = make_method(settings)
-    net = architecture(settings, method).build().cuda()
+    """Images/s after the first steps, and the seconds those took."""
+    method = make_method(name)
+    net = make_architecture(LearnSettings(stem="7x7"), method).build().cuda()
     net = net.to(memory_format=torch.channels_last)
     net.head.grow(CLASSES[0])
     old = net.frozen() if teacher else None
@@ -56,7 +57,7 @@ def rate(name: str, batch: int, teacher: bool, captures: bool, compiled: bool) -
 
 def main() -> None:
     if not torch.cuda.is_available():
-        sys.exit("step.py measures a GPU: there is no CUDA device here")
+        sys.exit("step.py measures a GPU, but there is no CUDA device")
     torch.backends.cudnn.benchmark = True
     for batch in (128, 512):
         for name, teacher in (("finetune", False), ("lucir", True)):
@@ -64,9 +65,15 @@ def main() -> None:
                 torch.cuda.empty_cache()
                 found = rate(name, batch, teacher, captures, compiled)
                 emit(
-                    "step", method=name, batch=batch, teacher=teacher, graph=captures,
-                    compiled=compiled, **found, **machine(),
-                )  # fmt: skip
+                    "step",
+                    method=name,
+                    batch=batch,
+                    teacher=teacher,
+                    graph=captures,
+                    compiled=compiled,
+                    **found,
+                    **machine(),
+                )
 
 
 if __name__ == "__main__":

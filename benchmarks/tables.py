@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from mrdc.detection.methods import LEARNERS
+from mrdc.detection.methods import SCENE_METHODS
 from mrdc.experiments.presets import COLUMNS, TABLE_1
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -126,18 +126,21 @@ def in_table(recipe: object, sizes: object, *_: object) -> tuple[object, ...]:
 def cells(
     recipe: str, sizes: int, runs: list[Row], score: str, curve: str, label: str
 ) -> list[object]:
-    column = COLUMNS.index(("cub", sizes - 1)) if label.startswith("cub256") else None
+    column = COLUMNS.index(f"cub-{sizes - 1}") if label.startswith("cub256") else None
     published = TABLE_1[recipe][column] if column is not None and recipe in TABLE_1 else None
     scores = [run[score] for run in sorted(runs, key=lambda run: int(run["seed"]))]
     return [
-        recipe, sizes - 1, len(runs), spread(scores),
+        recipe,
+        sizes - 1,
+        len(runs),
+        spread(scores),
         "" if published is None else f"{published:.2f}",
         f"{mean(run[curve][-1] for run in runs):.2f}",
         f"{mean(run['average_forgetting'] for run in runs):.2f}",
         ", ".join(sorted({str(run["quality"] or "original") for run in runs})),
         f"{mean(run['memory']['items'] for run in runs):,.0f}",
         ", ".join(f"{found:.2f}" for found in scores),
-    ]  # fmt: skip
+    ]
 
 
 def grid() -> str:
@@ -157,13 +160,16 @@ def grid() -> str:
         ratio = ratios[run["quality"]]
         rows.append(
             [
-                run["quality"] or "original", f"{run['memory']['items']:,}",
-                f"{run['average_incremental_accuracy']:.2f}", f"{run['accuracy'][-1]:.2f}",
-                f"{run['average_forgetting']:.2f}", f"{ratio['by_phase'][0]:.2f}",
+                run["quality"] or "original",
+                f"{run['memory']['items']:,}",
+                f"{run['average_incremental_accuracy']:.2f}",
+                f"{run['accuracy'][-1]:.2f}",
+                f"{run['average_forgetting']:.2f}",
+                f"{ratio['by_phase'][0]:.2f}",
                 f"{ratio['mean']:.2f}",
                 *(f"{r['mean']:.2f}" for r in run["volume_ratios"] if r["quality"] == 25),
             ]
-        )  # fmt: skip
+        )
     return table(*rows)
 
 
@@ -177,12 +183,18 @@ def times() -> str:
             shares = [f"{run['parts'].get(part, 0):.1f}" for part in parts]
             rows.append(
                 [
-                    run["name"], run["seed"], run["commit"], len(run["sizes"]) - 1,
-                    f"{run['seconds']:.0f}", *shares, f"{run['trained_images']:,}",
-                    f"{median(run['images_per_second']):,.0f}", f"{run['start_seconds']:.1f}",
+                    run["name"],
+                    run["seed"],
+                    run["commit"],
+                    len(run["sizes"]) - 1,
+                    f"{run['seconds']:.0f}",
+                    *shares,
+                    f"{run['trained_images']:,}",
+                    f"{median(run['images_per_second']):,.0f}",
+                    f"{run['start_seconds']:.1f}",
                     f"{run['choosing_seconds']:.1f}",
                 ]
-            )  # fmt: skip
+            )
     return table(*rows)
 
 
@@ -210,11 +222,14 @@ def studies() -> str:
             spread = f" +- {row['deviation']:.2f}" if row["deviation"] else ""
             rows.append(
                 [
-                    study["study"], row["what"],
+                    study["study"],
+                    row["what"],
                     f"{row['average_incremental_accuracy']:.2f}{spread}",
-                    f"{row['last_accuracy']:.2f}", f"{row['items']:,.0f}", f"{row['seconds']:.0f}",
+                    f"{row['last_accuracy']:.2f}",
+                    f"{row['items']:,.0f}",
+                    f"{row['seconds']:.0f}",
                 ]
-            )  # fmt: skip
+            )
         if study["answer"]:
             answers.append(f"* `{study['study']}`: {study['answer']}")
     return table(*rows) + "\n" + "\n".join(answers) + "\n"
@@ -242,8 +257,9 @@ def zoom() -> str:
     rows: list[list[object]] = [["network", "classes", "side", "seen", "accuracy, %", "difference"]]
     for r in read("zoom"):
         more = "" if r["side"] == 256 else f"{r['more']:+.2f} +- {r['error']:.2f}"
-        rows.append([r["run"], r["classes"], r["side"], f"{r['seen']:.0f} %",
-                     f"{r['accuracy']:.2f}", more])  # fmt: skip
+        rows.append(
+            [r["run"], r["classes"], r["side"], f"{r['seen']:.0f} %", f"{r['accuracy']:.2f}", more]
+        )
     return table(*rows)
 
 
@@ -261,14 +277,16 @@ def scenes(label: str) -> str:
         share = mean(parts["decode"] / (parts["decode"] + parts["train"]) for parts in spent)
         rows.append(
             [
-                recipe, len(runs), *(spread([run[key][-1] for run in runs]) for key in APS),
+                recipe,
+                len(runs),
+                *(spread([run[key][-1] for run in runs]) for key in APS),
                 spread([run["average_incremental_accuracy"] for run in runs]),
                 ", ".join(sorted({kept(run) for run in runs})),
                 f"{mean(run['memory']['items'] for run in runs):,.0f}",
                 f"{median(rate for run in runs for rate in run['images_per_second']):.0f}",
                 f"{100 * share:.1f} %",
             ]
-        )  # fmt: skip
+        )
     return table(*rows)
 
 
@@ -311,7 +329,7 @@ def kept(run: Row) -> str:
 def in_scenes(recipe: str) -> tuple[int, int]:
     """The learner's place, and that of what is replayed."""
     learner, _, replay = recipe.rpartition("-")
-    return list(LEARNERS).index(learner), ("finetune", "replay", "mrdc").index(replay)
+    return list(SCENE_METHODS).index(learner), ("finetune", "replay", "mrdc").index(replay)
 
 
 def ratios(label: str) -> str:

@@ -26,10 +26,14 @@ def main() -> None:
     seconds = {count: median(times) for count, times in race(REPEATS, **runs).items()}
     for count in THREADS:
         emit(
-            "threads", threads=count, images=len(photos), label=args.label,
+            "threads",
+            threads=count,
+            images=len(photos),
+            label=args.label,
             images_per_second=len(photos) / seconds[str(count)],
-            ratio=seconds["1"] / seconds[str(count)], **machine(),
-        )  # fmt: skip
+            ratio=seconds["1"] / seconds[str(count)],
+            **machine(),
+        )
 
 
 if __name__ == "__main__":

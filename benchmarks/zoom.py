@@ -28,9 +28,12 @@ def main() -> None:
     given = parser.parse_args()
     settings = json.loads((given.folder / "config.json").read_text())["settings"]
     stream = make_stream(
-        open_splits(given.data), settings["phases"], settings["first"], settings["order"],
+        open_splits(given.data),
+        settings["phases"],
+        settings["first"],
+        settings["order"],
         settings["superclasses"],
-    )  # fmt: skip
+    )
     network, size = load_network(given.folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
@@ -50,11 +53,19 @@ def main() -> None:
         usual = right if usual is None else usual
         more = right - usual
         emit(
-            "zoom", label=given.label, run=given.folder.name, method=settings["method"],
-            classes=network.classes, images=len(test), side=side, seen=100 * (size / side) ** 2,
-            accuracy=100 * float(right.mean()), more=100 * float(more.mean()),
-            error=100 * float(more.std()) / math.sqrt(len(test)), **machine(),
-        )  # fmt: skip
+            "zoom",
+            label=given.label,
+            run=given.folder.name,
+            method=settings["method"],
+            classes=network.classes,
+            images=len(test),
+            side=side,
+            seen=100 * (size / side) ** 2,
+            accuracy=100 * float(right.mean()),
+            more=100 * float(more.mean()),
+            error=100 * float(more.std()) / math.sqrt(len(test)),
+            **machine(),
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the time goes: seconds by part, each second counted once."""
+"""Seconds spent in named parts, each second counted once."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Adds up the time spent in named parts; an inner part stops the outer one's clock."""
+    """Adds up time by part; an inner part pauses the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -15,7 +15,7 @@ class Clock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what happens inside to `name`."""
+        """Charge the time inside to `name`."""
         self._charge()
         self._parts.append(name)
         try:
@@ -25,7 +25,7 @@ class Clock:
             self._parts.pop()
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Count time that was spent before, such as by a process that was killed."""
+        """Add time spent earlier, for example by a process that was killed."""
         for name, more in seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + more
 

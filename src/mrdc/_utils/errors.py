@@ -1,14 +1,14 @@
-"""Everything mrdc raises on purpose.
+"""The exceptions of mrdc.
 
     MrdcError
-    |- UsageError       an argument or a flag is not what is allowed
+    |- UsageError       an invalid argument or flag
     |- DataError        a folder, CSV or tar of images cannot be used
     |- ImageError       one image cannot be read
     |- BudgetError      a class would hold no image at all
     |- VolumeError      a volume that is zero by definition was asked for
-    |- MemoryFileError  a memory file is damaged or is not one
-    |- CheckpointError  a checkpoint is missing, damaged or is not one
-    |- TrainingError    training went astray
+    |- MemoryFileError  a file is damaged or not a memory file
+    |- CheckpointError  a checkpoint is missing, damaged or something else
+    |- TrainingError    training diverged or ran out of memory
     |- OutputError      something could not be written
     `- SweepError       some runs of a sweep failed
 
@@ -17,11 +17,11 @@ The command line turns each into one line on standard error and exit code 2.
 
 
 class MrdcError(Exception):
-    """Base of all errors that a user can cause and mend."""
+    """Base of all errors that a user can cause and fix."""
 
 
 class UsageError(MrdcError, ValueError):
-    """An argument or a flag is not what is allowed."""
+    """An invalid argument or flag."""
 
 
 class DataError(MrdcError, ValueError):
@@ -37,23 +37,23 @@ class BudgetError(MrdcError, ValueError):
 
 
 class VolumeError(MrdcError, ValueError):
-    """The volume asked for is zero by definition."""
+    """A volume that is zero by definition."""
 
 
 class MemoryFileError(MrdcError, ValueError):
-    """A memory file is damaged, or is not one."""
+    """A file is damaged, or not a memory file."""
 
 
 class CheckpointError(MrdcError, ValueError):
-    """A checkpoint is missing, damaged, or is not one."""
+    """A checkpoint is missing, damaged, or something else."""
 
 
 class TrainingError(MrdcError, RuntimeError):
-    """Training went astray; other settings are needed."""
+    """Training diverged or ran out of memory; it needs other settings."""
 
 
 class OutputError(MrdcError, OSError):
-    """Something could not be written; nothing was kept of it."""
+    """Something could not be written; nothing was left behind."""
 
 
 class SweepError(MrdcError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Write files completely or not at all, and find the cache folder."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ from mrdc._utils.errors import OutputError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is complete and synced.
+    """Write a file that gets its name only when it is complete and synced.
 
     Raises:
-        OutputError: it cannot be written; what was there before is untouched.
+        OutputError: it cannot be written; an existing file is untouched.
     """
     with output_errors(path):
         temporary = beside(path)
@@ -33,23 +33,23 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def beside(path: Path) -> Path:
-    """A hidden name for what is not complete yet.
+    """A hidden name for a file that is not complete yet.
 
-    Known before anything has it, so that an interruption at any moment leaves nothing behind.
+    It is known before the file exists, so that an interruption at any moment leaves nothing behind.
     """
     return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
 
 
 @contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turn the system's refusal to write into a message that names the file."""
+    """Turn the system's refusal to write into an error that names the file."""
     try:
         yield
     except OutputError:
         raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free some space or choose another place; " if full else ""
+        hint = "free some space or choose another path; " if full else ""
         raise OutputError(
             f"{path}: cannot be written ({error.strerror}): {hint}nothing was kept"
         ) from error

@@ -1,4 +1,4 @@
-"""Work spread over threads, with results that come back in order."""
+"""Run jobs in threads, with results in order."""
 
 import os
 from collections import deque
@@ -9,20 +9,20 @@ from typing import TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 
-MOST = 8  # threads, unless more are asked for
+MOST = 8  # threads by default: more would wait for the interpreter
 
 
 def workers(threads: int | None) -> ThreadPoolExecutor:
-    """So many threads, or one for each core, up to eight: more wait for the interpreter."""
+    """A pool of this many threads; by default one per core, up to eight."""
     return ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MOST))
 
 
 def ordered(
     pool: Executor, function: Callable[[S], T], jobs: Sequence[S], window: int = 64
 ) -> Iterator[tuple[S, T]]:
-    """Each job with its result, in order, at most about `window` under way at once.
+    """Each job with its result, in order, with about `window` jobs in flight.
 
-    Many small jobs travel to the threads in groups, which costs less.
+    Many small jobs are submitted in groups, which costs less.
     """
     size = max(1, min(16, len(jobs) // window))
     groups = (jobs[start : start + size] for start in range(0, len(jobs), size))

@@ -172,7 +172,7 @@ def study(command: StudyCommand, console: Console) -> int:
         [Path(folder) for folder in found["runs"]],
         Path(found["page"]),
         title=entry.title,
-        question=f"{entry.question} {found['answer']}".strip(),
+        question=entry.question,
         paper=entry.paper,
         sections=entry.sections,
     )

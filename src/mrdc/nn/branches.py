@@ -55,7 +55,7 @@ def as_maps(output: object) -> tuple[Tensor, ...]:
 
 
 def any_backbone(module: nn.Module, size: int) -> AnyBackbone:
-    """A module as a backbone; one evaluation of a blank image tells the width of its features."""
+    """A module as a backbone; the width of its features is measured on a blank image."""
     training = module.training
     first = next(module.parameters(), torch.empty(0))
     with torch.no_grad():

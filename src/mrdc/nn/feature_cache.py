@@ -1,4 +1,4 @@
-"""Features by content, kept between runs."""
+"""Cache of features, by the content of the image."""
 
 import sqlite3
 import sys
@@ -15,7 +15,7 @@ CACHE_BYTES = 4 * 2**30  # the oldest features are dropped beyond this
 
 
 class FeatureCache:
-    """Features by the SHA-256 of the encoded image, in a file per embedder."""
+    """Features by SHA-256 of the encoded image, in one file per embedder."""
 
     def __init__(self, folder: Path, key: str):
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,25 +29,25 @@ class FeatureCache:
         self._db.execute("CREATE TABLE IF NOT EXISTS features (digest BLOB PRIMARY KEY, row BLOB)")
 
     def get(self, digest: bytes) -> Tensor | None:
-        """The features of an image seen before."""
+        """Features of an image; None if it is not cached."""
         found = self._ask("SELECT row FROM features WHERE digest = ?", digest)
         if found is None or not found[0] or len(found[0]) % 4:
             return None
         return torch.frombuffer(bytearray(found[0]), dtype=torch.float32)
 
     def put(self, digest: bytes, row: Tensor) -> None:
-        """Remember the features of an image."""
+        """Store the features of an image."""
         self._ask("INSERT OR REPLACE INTO features VALUES (?, ?)", digest, row.numpy().tobytes())
 
     def close(self) -> None:
-        """Drop the oldest features over the size limit, and let go of the file."""
+        """Drop the oldest features over the size limit, and close the file."""
         last = self._ask("SELECT max(rowid), length(row) FROM features")
         if last is not None and last[1]:
             self._ask("DELETE FROM features WHERE rowid <= ?", last[0] - CACHE_BYTES // last[1])
         self._db.close()
 
     def _ask(self, question: str, *values: Any) -> Any:
-        """The first row of an answer; after a failure, none, and nothing is asked any more."""
+        """First row of the result; after an error the cache is off."""
         with self._lock:
             if self._broken:
                 return None
@@ -55,7 +55,7 @@ class FeatureCache:
                 return self._db.execute(question, values).fetchone()
             except sqlite3.Error as error:
                 self._broken = True
-                print(f"mrdc: features are not cached any more ({error})", file=sys.stderr)
+                print(f"mrdc: feature cache turned off ({error})", file=sys.stderr)
                 return None
 
 

@@ -16,7 +16,7 @@ Ranking = NDArray[np.intp]
 Seed = int | Sequence[int]
 Selector = Callable[[ArrayLike, int, Seed], Ranking]
 
-GRAM_LIMIT = 4096  # above this many rows, similarities are made when needed
+GRAM_LIMIT = 4096  # above this many rows, similarities are computed on demand
 
 
 def unit_rows(features: ArrayLike) -> NDArray[np.float64]:
@@ -35,19 +35,19 @@ def _similarities(rows: NDArray[np.float64]) -> Callable[[int], NDArray[np.float
 
 
 def herding(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
-    """Herding as published: repeats are allowed and change what comes next.
+    """Herding as published, in which a row may be picked again.
 
-    w starts at the mean of the unit features; the row closest to w is picked,
-    then w grows by the mean minus that row. A row picked before adds no rank.
-    The published code gives up after 1,000 steps; here repeats are passed over
-    from then on (later for large classes), so that every row gets a rank.
+    w starts at the mean of the unit features; the row closest to w is picked, then w grows by
+    the mean minus that row. A row picked again gets no new rank. The published code stops after
+    1,000 steps; here repeats are excluded from then on (later for large classes), so that every
+    row gets a rank.
     """
     rows = unit_rows(features)
     return _herd(rows, count, repeats_until=max(1000, 2 * len(rows)))
 
 
 def herding_noreplace(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
-    """Herding in which a row can be picked once only."""
+    """Herding in which a row can be picked only once."""
     return _herd(unit_rows(features), count, repeats_until=0)
 
 
@@ -55,7 +55,7 @@ def _herd(rows: NDArray[np.float64], count: int, repeats_until: int) -> Ranking:
     similar = _similarities(rows)
     to_mean = rows @ rows.mean(axis=0)
     scores = to_mean.copy()
-    ranking: dict[int, None] = {}  # ordered, and quick to ask
+    ranking: dict[int, None] = {}  # an ordered set
     for step in itertools.count():
         if len(ranking) >= min(count, len(rows)):
             break
@@ -75,7 +75,7 @@ def nearest_mean(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
 
 
 def random_choice(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
-    """A seeded permutation; does not look at the features."""
+    """A seeded permutation, independent of the features."""
     n = np.shape(features)[0]
     return np.random.default_rng(seed).permutation(n)[:count]
 
@@ -83,9 +83,9 @@ def random_choice(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
 def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     """Greedy search for the rows that span the largest volume.
 
-    Each pick is the row farthest from the span of those before it, kept up to
-    date by an incremental Cholesky factor; ties, such as the first pick, go to
-    the lower index, and so does everything once the span is full.
+    Each pick is the row farthest from the span of the earlier ones, computed by an incremental
+    Cholesky factor. Ties, such as the first pick, go to the lower index; once the span is full,
+    the rest follows in index order.
     """
     rows = unit_rows(features)
     n = len(rows)

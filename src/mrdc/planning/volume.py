@@ -17,8 +17,8 @@ from mrdc._utils.errors import UsageError, VolumeError
 
 Volume = Literal["gram", "ridge"]
 
-SINGULAR = 1e-10  # an eigenvalue below this cannot be told from fp32 rounding of features
-LARGEST_LOG = 700.0  # of a float, with some room
+SINGULAR = 1e-10  # eigenvalues below this are within the rounding of fp32 features
+LARGEST_LOG = 700.0  # log of the largest float, with a margin
 RIDGE = 0.1  # lambda of the ridge volume
 
 
@@ -31,9 +31,9 @@ def gram(features: Tensor) -> Tensor:
 def log_volume(features: Tensor, volume: Volume = "gram") -> float:
     """Log-volume spanned by feature rows scaled to length 1, shape (n, d).
 
-    Half the log-determinant of the Gram matrix L (Sec. 4.2), in logs because
-    det underflows for many similar rows; -inf where rows coincide. The
-    non-paper "ridge" volume is half of log det(I + L / 0.1), finite for any n.
+    Half the log-determinant of the Gram matrix L (Sec. 4.2), in logs because det underflows
+    for many similar rows; -inf if rows coincide. The "ridge" volume, which is not the paper's,
+    is half of log det(I + L / 0.1), finite for any n.
 
     Raises:
         VolumeError: n > d, where every volume is zero.
@@ -55,7 +55,7 @@ def log_volume(features: Tensor, volume: Volume = "gram") -> float:
 
 
 def from_log(log: float) -> float:
-    """A ratio from its logarithm; one beyond all floats is cut off at a very large one."""
+    """Exponential, clamped to the range of a float."""
     return math.exp(min(log, LARGEST_LOG))
 
 
@@ -121,7 +121,7 @@ def phase_ratio(
 
 
 def spectrum(features: Tensor) -> NDArray[np.float64]:
-    """Eigenvalues of the Gram matrix that are not zero, from the smaller of its two forms."""
+    """Nonzero eigenvalues of the Gram matrix, from the smaller of its two forms."""
     rows = torch.nn.functional.normalize(features.double(), dim=1)
     n, d = rows.shape
     values = torch.linalg.eigvalsh(rows.T @ rows if d < n else rows @ rows.T).cpu().numpy()
@@ -131,8 +131,8 @@ def spectrum(features: Tensor) -> NDArray[np.float64]:
 def log_normaliser(features: Tensor, k: int) -> float:
     """Log of the sum of det(L_M) over all subsets M of k rows.
 
-    It is the k-th elementary symmetric polynomial of the eigenvalues of L,
-    by recursion over them in log space; -inf where k exceeds the rank.
+    This is the k-th elementary symmetric polynomial of the eigenvalues of L, computed by a
+    recursion in log space; -inf if k exceeds the rank.
     """
     if not 0 <= k <= len(features):
         raise UsageError(f"k must be from 0 to {len(features)} rows, got {k}")
@@ -145,7 +145,7 @@ def log_normaliser(features: Tensor, k: int) -> float:
 
 
 def log_subset_probability(features: Tensor, subset: Sequence[int] | Tensor) -> float:
-    """Log-probability that the k-DPP over all rows (n, d) draws just this subset."""
+    """Log-probability that the k-DPP over all rows (n, d) draws this subset."""
     rows = torch.as_tensor(subset)
     return 2 * log_volume(features[rows]) - log_normaliser(features, len(rows))
 

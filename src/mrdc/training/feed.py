@@ -39,9 +39,13 @@ class Feed(Protocol):
 
 
 def in_batches(order: Places, batch_size: int) -> list[Places]:
-    """Cut an order into batches; a single last one joins the batch before it."""
-    last = len(order) - 1
-    cuts = [cut for cut in range(batch_size, len(order), batch_size) if cut != last]
+    """Cut an order into batches, none smaller than a quarter of the batch size.
+
+    A shorter rest joins the batch before it: batch norms over a few images spoil an epoch.
+    """
+    cuts = list(range(batch_size, len(order), batch_size))
+    if cuts and 4 * (len(order) - cuts[-1]) < batch_size:
+        cuts.pop()
     return np.split(order, cuts)
 
 

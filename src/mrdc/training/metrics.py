@@ -1,4 +1,4 @@
-"""Accuracy and forgetting over the phases of a run, in the units they are given in."""
+"""Accuracy and forgetting over the phases of a run."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from mrdc._utils.errors import UsageError
 
 
 def average_incremental_accuracy(accuracy: Sequence[float]) -> float:
-    """Plain mean of the accuracies after every phase, the first included."""
+    """Mean of the accuracies after every phase, the first included."""
     if not accuracy:
         raise UsageError("accuracy needs at least one phase")
     return sum(accuracy) / len(accuracy)
@@ -22,7 +22,7 @@ def forgetting(tasks: Sequence[Sequence[float]], task: int) -> float:
 
 
 def average_forgetting(tasks: Sequence[Sequence[float]]) -> float:
-    """Mean forgetting of the tasks before the last; 0 where there is none."""
+    """Mean forgetting of the tasks before the last; 0 for a single task."""
     if any(len(after) != number + 1 for number, after in enumerate(tasks)):
         raise UsageError("tasks must hold one accuracy after the first phase, two after the next")
     earlier = range(len(tasks) - 1)
