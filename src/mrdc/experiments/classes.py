@@ -46,19 +46,21 @@ class ClassExperiment(Experiment):
         return self.stream.fingerprint()[:16]
 
     def check(self, listener: Listener) -> Checked:
-        made = make_architecture(self.settings, self.method)
-        added = extra_bytes(made, self.method)
+        with suppress(ImageError):  # reported below, with all others
+            self._check_budget()
+        train, test = self.stream.train.all_photos, self.stream.test.all_photos
+        skip = self.settings.skip_bad
+        found = check_photos(train, test, self.settings.threads, listener, skip)
+        if found.skipped:
+            ClassExperiment(self.settings, self.name, found)._check_budget()
+        return found
+
+    def _check_budget(self) -> None:
+        """Refuse a budget that is too small for one image of every class."""
+        added = extra_bytes(make_architecture(self.settings, self.method), self.method)
         exemplars = make_exemplars(self.settings, self.stream, self.method, added)
         if exemplars is not None:
-            with suppress(ImageError):  # reported below, with all others
-                exemplars.check()
-        return check_photos(
-            self.stream.train.all_photos,
-            self.stream.test.all_photos,
-            self.settings.threads,
-            listener,
-            self.settings.skip_bad,
-        )
+            exemplars.check()
 
     def learn(self, keeper: Keeper) -> RunResult:
         settings = self.settings

@@ -47,8 +47,8 @@ class SceneExperiment(Experiment):
             every = [*self.splits.train.photos, *pool]
             found = check_photos(every, stream.test.photos, settings.threads, listener, skip=True)
             if found.skipped:
-                SceneExperiment(settings, found).check(listener)
-                return found
+                drawn_now = SceneExperiment(settings, found).check(listener)
+                return found._replace(in_training=drawn_now.in_training)
         exemplars = make_scene_exemplars(settings, stream)
         if exemplars is not None:
             exemplars.check()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mrdc.detection.settings import DetectSettings
+from mrdc.planning.selection import usual_selector
 from mrdc.training.settings import RunSettings
 
 AnySettings = RunSettings | DetectSettings
@@ -26,8 +27,10 @@ FREE = (
 
 
 def decisive_settings(settings: AnySettings) -> dict[str, Any]:
-    """Settings that decide the numbers, as JSON values."""
+    """Settings that decide the numbers, as JSON values; equal ones share a folder of a study."""
     values = {name: value for name, value in asdict(settings).items() if name not in FREE}
+    scenes = isinstance(settings, DetectSettings)
+    values["memory"]["select"] = usual_selector(settings.memory.select, scenes)
     if Path(settings.data).exists():
         values["data"] = str(Path(settings.data).resolve())
     return {name: _plain(value) for name, value in values.items()}

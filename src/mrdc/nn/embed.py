@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,17 +52,28 @@ def as_embedder(embed: str | Callable[[Tensor], Any] | Embedder) -> Embedder | N
         return embed
 
     def network(images: Tensor) -> Tensor:
-        found = torch.as_tensor(embed(images))
-        if found.ndim == 4:
-            found = found.float().mean((2, 3))
-        if found.ndim != 2 or len(found) != len(images):
-            raise UsageError(
-                f"embed must return features (n, d) or maps (n, d, h, w) of {len(images)} images, "
-                f"got the shape {tuple(found.shape)}"
-            )
-        return found
+        return as_features(embed(images), len(images))
 
     return Embedder(network)
+
+
+def as_features(found: Any, count: int) -> Tensor:
+    """The output of a user's network as features (count, d); maps are averaged.
+
+    Raises:
+        UsageError: something else.
+    """
+    rows, shape = torch.empty(0), type(found).__name__
+    with suppress(TypeError, ValueError, RuntimeError):  # what torch raises for other types
+        rows = torch.as_tensor(found)
+        shape = f"the shape {tuple(rows.shape)}"
+    if rows.ndim == 4:
+        rows = rows.float().mean((2, 3))
+    if rows.ndim != 2 or len(rows) != count:
+        raise UsageError(
+            f"embed must return features (n, d) or maps (n, d, h, w) of {count} images, got {shape}"
+        )
+    return rows
 
 
 def load_embedder(name: str, weights: Path | None = None, device: str = "auto") -> Embedder:

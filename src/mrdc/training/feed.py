@@ -39,12 +39,13 @@ class Feed(Protocol):
 
 
 def in_batches(order: Places, batch_size: int) -> list[Places]:
-    """Cut an order into batches, none smaller than a quarter of the batch size.
+    """Cut an order into batches of at least two images and a quarter of the batch size.
 
-    A shorter rest joins the batch before it: batch norms over a few images spoil an epoch.
+    A shorter rest joins the batch before it: batch norms over a few images spoil an epoch, and
+    over one they fail.
     """
     cuts = list(range(batch_size, len(order), batch_size))
-    if cuts and 4 * (len(order) - cuts[-1]) < batch_size:
+    if cuts and len(order) - cuts[-1] < max(2, batch_size / 4):
         cuts.pop()
     return np.split(order, cuts)
 
