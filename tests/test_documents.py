@@ -1,5 +1,6 @@
-"""What documents say is what the repository's commands print."""
+"""The documents agree with the code and the result files."""
 
+import ast
 import importlib.util
 import re
 from importlib.machinery import SourceFileLoader
@@ -9,9 +10,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+OTHERS = {"--tyro-print-completion", "--strict"}  # flags that no help text lists
+
+
+def pages_without(name: str) -> list[Path]:
+    return [page for page in PAGES if page.name != name]
 
 
 def module(path: str) -> Any:
+    """A script, imported."""
     loader = SourceFileLoader(Path(path).stem, str(ROOT / path))
     found = importlib.util.spec_from_loader(loader.name, loader)
     assert found is not None
@@ -20,7 +28,7 @@ def module(path: str) -> Any:
     return made
 
 
-def test_tables_are_those_of_the_result_files() -> None:
+def test_tables_agree_with_the_result_files() -> None:
     """`python benchmarks/tables.py` would change nothing."""
     tables = module("benchmarks/tables.py")
     page = (ROOT / "REPRODUCTION.md").read_text()
@@ -28,16 +36,44 @@ def test_tables_are_those_of_the_result_files() -> None:
     assert all(f"<!-- table {name} -->" in page for name in tables.TABLES)
 
 
-def test_commands_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_reference_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     """`scripts/commands` would change nothing."""
     for name in ("COLUMNS", "NO_COLOR", "TERM"):
-        monkeypatch.setenv(name, "")  # put back what the script sets
+        monkeypatch.setenv(name, "")  # restored after the script sets it
     assert module("scripts/commands").page() == (ROOT / "docs" / "commands.md").read_text()
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    """Files that are named are there."""
-    pages = [ROOT / "README.md", ROOT / "REPRODUCTION.md", *(ROOT / "docs").glob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_api_reference_is_up_to_date() -> None:
+    """`scripts/api` would change nothing."""
+    assert module("scripts/api").page() == (ROOT / "docs" / "api.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Linked files exist, and linked headings of other pages, too."""
+    for target, heading in re.findall(r"\]\((?!https?:|#)([^)#]+)(?:#([^)]+))?", page.read_text()):
+        assert (page.parent / target).exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", (page.parent / target).read_text(), re.MULTILINE)
+            assert heading in [title.lower().replace(" ", "-") for title in titles]
+
+
+@pytest.mark.parametrize("page", pages_without("REPRODUCTION.md"), ids=lambda page: page.name)
+def test_flags_exist(page: Path) -> None:
+    """Flags of mrdc in the documents are flags of the command line."""
+    known = set(re.findall(r"--[a-z][\w.-]*\w", (ROOT / "docs" / "commands.md").read_text()))
+    used = set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", page.read_text()))
+    assert used - known <= OTHERS
+
+
+@pytest.mark.parametrize("page", pages_without("api.md"), ids=lambda page: page.name)
+def test_python_in_documents_is_valid(page: Path) -> None:
+    """Code blocks parse, and use names of mrdc that are public."""
+    import mrdc
+
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "mrdc":
+                assert node.attr in mrdc.__all__
+            if isinstance(node, ast.ImportFrom) and node.module == "mrdc":
+                assert {alias.name for alias in node.names} <= set(mrdc.__all__)

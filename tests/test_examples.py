@@ -1,0 +1,69 @@
+"""The examples run as their docstrings say, each in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def output(*arguments: object, **environment: str) -> str:
+    """What a Python process prints on standard output."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def last_number(line: str) -> float:
+    return float(re.findall(r"[\d.]+", line)[-1])
+
+
+def test_training_loop() -> None:
+    """Compressed images in the same bytes: more of them, and less forgetting."""
+    _, nothing, originals, compressed = output(EXAMPLES / "training_loop.py").splitlines()
+    held = [int(line[14:24]) for line in (nothing, originals, compressed)]
+    assert held[0] == 0 < 3 * held[1] < held[2]
+    assert last_number(compressed) > last_number(originals)
+
+
+def test_own_method() -> None:
+    """A method with replay beats finetuning."""
+    finetune, mine = output(EXAMPLES / "own_method.py").splitlines()
+    assert finetune.startswith("finetune   0 images held") and mine.startswith("mine ")
+    assert last_number(mine) > last_number(finetune)
+
+
+def test_own_method_as_a_plugin(tmp_path: Path) -> None:
+    """`--plugin` gives a method its recipe."""
+    squares, path = tmp_path / "squares", {"PYTHONPATH": str(EXAMPLES), "OMP_NUM_THREADS": "1"}
+    output("-c", f"from coloured_squares import *; make_squares(Path({str(squares)!r}), 8)", **path)
+    command = ["run", "mine", "--plugin", "own_method", "--data", squares, "--set", "weight=0.1"]
+    small = "--phases 2 --network resnet18-narrow --size 32 --train.epochs 1 --train.lr 0.01"
+    printed = output("-m", "mrdc", *command, *small.split(), "--out", tmp_path / "run", **path)
+    assert printed.startswith("mine on squares")
+    assert "Averaged incremental accuracy" in printed
+
+
+def test_own_codec() -> None:
+    """R_q notices that colour is gone, and a file of the codec can be opened."""
+    *candidates, sentence, stored, colour = output(EXAMPLES / "own_codec.py").splitlines()
+    grey = [line for line in candidates if line.startswith("grey-jpeg")]
+    assert len(grey) == 3 and all(line.endswith("too far from 1") for line in grey)
+    assert sentence.startswith("Store 3") and " as jpeg 50 " in sentence
+    assert "images as grey-jpeg in a file of" in stored
+    assert colour == "colour left: 0 of 255"
+
+
+def test_own_network() -> None:
+    """A network of torchvision's learns better than chance, which is 100, 50 and 16.7 %."""
+    network, scores = output(EXAMPLES / "own_network.py").splitlines()
+    assert network.startswith("MobileNetV3: 927,008 parameters")
+    assert last_number(scores) > 30
