@@ -126,7 +126,7 @@ def in_table(recipe: object, sizes: object, *_: object) -> tuple[object, ...]:
 def cells(
     recipe: str, sizes: int, runs: list[Row], score: str, curve: str, label: str
 ) -> list[object]:
-    column = COLUMNS.index(f"cub-{sizes - 1}") if label.startswith("cub256") else None
+    column = COLUMNS.index(f"cub-{sizes - 1}") if label.startswith("cub") else None
     published = TABLE_1[recipe][column] if column is not None and recipe in TABLE_1 else None
     scores = [run[score] for run in sorted(runs, key=lambda run: int(run["seed"]))]
     return [
@@ -345,6 +345,7 @@ def ratios(label: str) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "runs cub": lambda: compared("cub"),
     "runs cub256": lambda: compared("cub256"),
     "runs cub256-cosine": lambda: compared("cub256-cosine"),
     "runs textures": lambda: compared("textures"),

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from coloured_squares import make_squares
 from torch import Tensor
 
 import mrdc
-from mrdc.nn.net import Net, Output
+from coloured_squares import make_squares
 
 
 @dataclass(kw_only=True)
@@ -28,7 +27,9 @@ class Mine(mrdc.Method):
 
     weight: float = 1.0
 
-    def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
+    def preservation(
+        self, model: mrdc.Net, old: mrdc.Net, out: mrdc.Output, x: Tensor, y: Tensor
+    ) -> Tensor:
         return self.weight * (out.features - old.features(x)).square().mean()
 
 

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from coloured_squares import make_squares
 from torch import nn
 from torchvision.models import mobilenet_v3_small
 
 import mrdc
+from coloured_squares import make_squares
 
 
 def main() -> None:

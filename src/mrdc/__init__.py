@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from mrdc.codec import CODECS as CODECS
     from mrdc.codec import Codec as Codec
     from mrdc.data import DATASETS as DATASETS
+    from mrdc.data.coco import open_scenes as open_scenes
+    from mrdc.data.images import ImageSet as ImageSet
     from mrdc.data.photo import Photo as Photo
+    from mrdc.data.splits import Splits as Splits
     from mrdc.data.stream import Stream as Stream
     from mrdc.data.stream import open_stream as open_stream
     from mrdc.detection.learner import run_scenes as run_scenes
@@ -56,6 +59,9 @@ if TYPE_CHECKING:
     from mrdc.methods import Needs as Needs
     from mrdc.methods import PODNet as PODNet
     from mrdc.methods import Wrapper as Wrapper
+    from mrdc.nn.heads import Head as Head
+    from mrdc.nn.net import Net as Net
+    from mrdc.nn.net import Output as Output
     from mrdc.nn.settings import TrainSettings as TrainSettings
     from mrdc.planning.pack import pack as pack
     from mrdc.planning.plan import plan as plan
@@ -72,7 +78,10 @@ _HOME = {
     ),
     "mrdc.codec": "CODECS Codec",
     "mrdc.data": "DATASETS",
+    "mrdc.data.coco": "open_scenes",
+    "mrdc.data.images": "ImageSet",
     "mrdc.data.photo": "Photo",
+    "mrdc.data.splits": "Splits",
     "mrdc.data.stream": "Stream open_stream",
     "mrdc.detection.learner": "run_scenes",
     "mrdc.detection.settings": "SceneSettings",
@@ -84,6 +93,8 @@ _HOME = {
         "AANets BiC DDE Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method Mnemonics Needs "
         "PODNet TPCIL Wrapper"
     ),
+    "mrdc.nn.heads": "Head",
+    "mrdc.nn.net": "Net Output",
     "mrdc.nn.settings": "TrainSettings",
     "mrdc.planning.pack": "pack",
     "mrdc.planning.plan": "plan",

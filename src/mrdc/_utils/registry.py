@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -87,6 +88,8 @@ def import_plugins(modules: Iterable[str] = ()) -> None:
         UsageError: a module that cannot be imported.
     """
     wanted = [*os.environ.get(PLUGINS, "").split(), *modules]
+    if wanted and "" not in sys.path:
+        sys.path.append("")  # modules in the current folder, as for `python -m`
     for name in wanted:
         try:
             importlib.import_module(name)

@@ -59,7 +59,7 @@ class PlanSettings(SearchSettings, Source):
     skip_bad: bool = False
     """Skip unreadable or missing images, and list them."""
     cache: bool = True
-    """Cache features in $MRDC_CACHE or the user cache folder."""
+    """Cache features in $MRDC_CACHE or the user cache folder; --no-cache turns that off."""
     seed: int = 0
     """Seed of random_choice."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -93,7 +93,7 @@ class FolderSettings:
     """Minimum time between two checkpoints inside a phase."""
     cache: bool = True
     """Share the first phase between runs that agree on it, in $MRDC_CACHE or the user cache
-    folder."""
+    folder; --no-cache turns that off."""
     skip_bad: bool = False
     """Leave out unreadable images, and list them."""
     tensorboard: bool = False
