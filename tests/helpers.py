@@ -2,15 +2,17 @@
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mrdc.codec import CODECS
 from mrdc.data.examples import Examples
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
@@ -27,6 +29,7 @@ from mrdc.training.classes import ClassLearner
 from mrdc.training.feed import open_feed
 from mrdc.training.fit import fit
 from mrdc.training.phases import Phases
+from mrdc.training.results import PhaseResult
 from mrdc.training.resume import Keeper, Partial, Saved
 from mrdc.training.settings import LearnSettings, MemorySettings
 from tests.conftest import jpeg, pixels
@@ -94,18 +97,40 @@ def examples(labels: list[int]) -> Examples:
 
 def small_stream(*sizes: int, images: int = 6, height: int = 8, width: int = 8) -> Stream:
     """Phases of this many classes of small JPEG files, with two test images per class."""
-    classes = range(sum(sizes))
+    train, test = (
+        [[jpeg(100 * c + n, 95, height, width) for n in numbers] for c in range(sum(sizes))]
+        for numbers in (range(images), range(90, 92))
+    )
+    return Stream(image_set(train), image_set(test), sizes)
 
-    def files(numbers: range) -> ImageSet:
-        data = [[jpeg(100 * c + n, 95, height, width) for n in numbers] for c in classes]
-        photos = tuple(
-            [Photo(f"{c}/{n}", partial(bytes, one)) for n, one in zip(numbers, of, strict=True)]
-            for c, of in enumerate(data)
-        )
-        names = tuple(chr(ord("a") + c) for c in classes)
-        return ImageSet(names, photos, tuple([len(one) for one in of] for of in data))
 
-    return Stream(files(range(images)), files(range(90, 92)), sizes)
+def image_set(files: list[list[bytes]]) -> ImageSet:
+    """Classes a, b, ... of files named by class and position."""
+    photos = tuple(
+        [Photo(f"{c}/{n}", partial(bytes, one)) for n, one in enumerate(of)]
+        for c, of in enumerate(files)
+    )
+    names = tuple(chr(ord("a") + c) for c in range(len(files)))
+    return ImageSet(names, photos, tuple([len(one) for one in of] for of in files))
+
+
+COLOURS = ((220, 40, 40), (40, 220, 40), (40, 40, 220), (220, 220, 40), (220, 40, 220))
+
+
+def coloured_stream(*sizes: int, images: int) -> Stream:
+    """Classes of noisy images, each around a colour of its own; six test images per class."""
+
+    def draw(label: int, number: int) -> bytes:
+        rng = np.random.default_rng((label, number))
+        flat = np.array(COLOURS[label]) + rng.normal(0, 20, 3)
+        image = np.clip(flat + rng.normal(0, 25, (28, 28, 3)), 0, 255).astype(np.uint8)
+        return CODECS["jpeg"].encode(image, 95)
+
+    train, test = (
+        [[draw(label, n) for n in numbers] for label in range(sum(sizes))]
+        for numbers in (range(images), range(100, 106))
+    )
+    return Stream(image_set(train), image_set(test), sizes)
 
 
 # Networks
@@ -235,14 +260,10 @@ class KilledError(Exception):
 
 @dataclass
 class Remembers(Keeper):
-    """Keeps copies in RAM, laid out as files would be; may stop the run once.
-
-    Attributes:
-        stop: a phase, and an epoch in it or None for its end.
-    """
+    """Keeps copies in RAM, laid out as files would be; may stop the run once."""
 
     keeps = True
-    stop: tuple[int, int | None] | None = None
+    stop: tuple[int, int | None] | None = None  # a phase, and an epoch in it or None for its end
     saved: list[Saved] = field(default_factory=list)
     partial: Partial | None = None
 
@@ -284,3 +305,10 @@ def as_file(checkpoint: Checkpoint) -> Checkpoint:
 def stored(memory: ReplayMemory | None) -> list[bytes]:
     """The encoded images of a memory."""
     return [] if memory is None else [memory.encoded(index) for index in range(len(memory))]
+
+
+def numbers(results: Sequence[PhaseResult]) -> list[dict[str, Any]]:
+    """Results without times."""
+    timed = ("seconds", "parts", "first_phase_seconds")
+    rows = [result.to_json() for result in results]
+    return [{name: value for name, value in row.items() if name not in timed} for row in rows]

@@ -1,8 +1,9 @@
-"""`mrdc` in processes of its own, which may die at any moment of a write, and what they leave."""
+"""Commands in this process, and in others that may die at any moment of a write."""
 
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
+import pytest
 import torch
 
 from mrdc.cli.main import main
@@ -20,27 +22,61 @@ from mrdc.nn.checkpoint import Architecture, Checkpoint, read_checkpoint
 from mrdc.training.resume import Saved
 from tests.conftest import jpeg
 
-# Two threads that spin while they wait for each other crawl beside other processes
+# Two threads that spin while they wait for each other are slow next to other processes
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(
     ["pytest", "mrdc.cli.main", "mrdc.experiments.run", "torch._dynamo", "sklearn.cluster"]
 )
 
-SMALL = ["--stem", "7x7", "--size", "40", "--memory.candidates", "50", "25"]
+SMALL = ["--stem", "7x7", "--size", "40", "--memory.qualities", "50", "25"]
 SMALL += ["--memory.budget", "3/class", "--network", "resnet18-narrow", "--train.batch-size", "16"]
 
 Moment = Literal["half", "fsync", "replace", "replaced", "unlink"]
 MOMENTS: tuple[Moment, ...] = ("half", "fsync", "replace", "replaced", "unlink")
 
 
+class Cli:
+    """`mrdc` in this process, and what it printed last."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]):
+        self.capsys, self.out, self.err = capsys, "", ""
+
+    def __call__(self, *arguments: object) -> int:
+        """Its exit code."""
+        self.capsys.readouterr()
+        try:
+            return main([str(argument) for argument in arguments])
+        finally:
+            self.out, self.err = self.capsys.readouterr()
+
+    def json(self, *arguments: object) -> dict[str, Any]:
+        """The JSON object that a command prints, and nothing else."""
+        assert self(*arguments, "--json") == 0, self.err
+        assert (self.err, self.out.count("\n")) == ("", 1)
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    def refused(self, *arguments: object) -> str:
+        """The only line of a refused command, on standard error."""
+        assert self(*arguments) == 2, self.out
+        assert self.err.startswith("mrdc: ")
+        assert (self.out, self.err.count("\n")) == ("", 1)
+        return self.err
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
 # Processes
 
 
 def mortal(moment: Moment, count: int) -> None:
-    """Die as by `kill -9` at the `count`th time of this moment of a write.
+    """Die as by `kill -9` when this moment of a write comes for the `count`th time.
 
-    half: some of a file is written; replaced: it has got its name; else before the call.
+    half: part of a file is written; replaced: it has its final name; else before the call.
     """
     name = {"half": "open", "replaced": "replace"}.get(moment, moment)
     owner: Any = Path if moment == "half" else os
@@ -63,7 +99,7 @@ def mortal(moment: Moment, count: int) -> None:
 
 
 class Half:
-    """A file that kills its writer when it has got half of what is worth a name."""
+    """A file that kills its process after half of a write."""
 
     def __init__(self, file: IO[bytes]):
         self.file = file
@@ -84,7 +120,7 @@ class Half:
 def work(
     arguments: list[str], log: Path, cache: str, death: tuple[Moment, int] | None, threads: int
 ) -> None:
-    """What a process of its own does: a command, with its output in files."""
+    """Run a command with its output in files: the work of a process."""
     os.environ["MRDC_CACHE"] = cache
     for ending, descriptor in (("out", 1), ("err", 2)):
         os.dup2(os.open(f"{log}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
@@ -97,7 +133,7 @@ def work(
 
 
 class Running:
-    """`mrdc` in a process of its own."""
+    """`mrdc` in another process."""
 
     def __init__(
         self, *arguments: object, death: tuple[Moment, int] | None = None, threads: int = 2
@@ -111,23 +147,29 @@ class Running:
         self.process.start()
 
     def kill(self) -> None:
-        """With SIGKILL, if it is still there."""
+        """End it with SIGKILL, if it still runs."""
         self.process.kill()
         self.process.join()
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C; its exit code."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGINT)
+        return self.wait()
 
     def wait(self) -> int:
         """Its exit code."""
         self.process.join(120)
         code = self.process.exitcode
-        assert code is not None, "does not end"
+        assert code is not None, "it does not end"
         return code
 
     def text(self, ending: str) -> str:
-        """What it has said on `out` or `err`."""
+        """Its output so far, on `out` or `err`."""
         return Path(f"{self.log}.{ending}").read_text()
 
     def result(self) -> dict[str, Any]:
-        """What it printed at its good end."""
+        """The JSON object that it prints."""
         assert self.wait() == 0, self.text("err")
         found: dict[str, Any] = json.loads(self.text("out"))
         return found
@@ -135,7 +177,7 @@ class Running:
 
 @contextmanager
 def running(*arguments: object) -> Iterator[Running]:
-    """One that is surely gone afterwards."""
+    """A process that is certainly gone afterwards."""
     process = Running(*arguments)
     try:
         yield process
@@ -144,43 +186,41 @@ def running(*arguments: object) -> Iterator[Running]:
 
 
 def finish(*arguments: object, threads: int = 2) -> dict[str, Any]:
-    """The result of a run that nobody disturbs."""
+    """The result of an undisturbed run."""
     return Running("run", *arguments, "--json", threads=threads).result()
 
 
 def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something, a millisecond at a time."""
+    """Wait for a condition, a millisecond at a time."""
     end = time.monotonic() + seconds
     while not there():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "waited too long"
         time.sleep(0.001)
 
 
-# What is compared
+# Results and folders
 
-NUMBERS = (
-    "accuracy", "head_accuracy", "tasks", "average_incremental_accuracy", "average_forgetting",
-    "initial_forgetting", "quality", "memory", "volume_ratios", "sizes",
-)  # fmt: skip
+NUMBERS = ["accuracy", "head_accuracy", "tasks", "average_incremental_accuracy", "quality"]
+NUMBERS += ["average_forgetting", "initial_forgetting", "memory", "volume_ratios", "sizes"]
 
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
-    """What must not depend on when a run was killed."""
+    """Fields of a result that must not depend on when a run was killed."""
     return {name: result[name] for name in NUMBERS}
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a results file; each is JSON."""
+    """All lines of a results file."""
     return [json.loads(line) for line in (folder / RESULTS).read_text().splitlines()]
 
 
 def epochs(folder: Path, phase: int) -> int:
-    """Epochs trained in a phase by all processes that worked in the folder."""
+    """Number of epochs of a phase, trained by all processes that used the folder."""
     return sum(e.get("event") == "epoch" and e["phase"] == phase for e in events(folder))
 
 
 def check_whole(folder: Path) -> None:
-    """Whatever has its final name is complete."""
+    """Check that every file with its final name is complete."""
     if (folder / "config.json").exists():
         json.loads((folder / "config.json").read_text())
     for file in folder.glob("[!.]*.mrdc"):
@@ -194,10 +234,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def saved(phase: int) -> Saved:
-    """Something small to keep: a tensor, and a memory of phase + 1 classes."""
+    """A small checkpoint: a tensor, and a memory of phase + 1 classes."""
     memory = ReplayMemory("1MB", "jpeg", 50)
-    memory.add({label: [jpeg(10 * label + number) for number in range(3)] for label in
-                range(phase + 1)})  # fmt: skip
+    memory.add({label: [jpeg(10 * label + n) for n in range(3)] for label in range(phase + 1)})
     architecture = Architecture("plain", "Linear", 16, "7x7", 16)
     tensors = {"model": {"x": torch.full((4,), float(phase))}, "method": {}}
     return Saved(phase, Checkpoint(architecture, tensors, {"phase": phase}), memory)

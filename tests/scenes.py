@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,8 +16,13 @@ from mrdc.codec import CODECS
 from mrdc.data.photo import Photo
 from mrdc.data.scenes import Boxes, Scenes, SceneSplits
 from mrdc.detection.detectors import FocalHeads
+from mrdc.detection.learner import SceneLearner
+from mrdc.detection.methods import Shot
 from mrdc.detection.settings import DetectSettings, StepSettings
 from mrdc.detection.stream import SceneStream, make_scenes
+from mrdc.memory.replay import ReplayMemory
+from mrdc.training.phases import Phases
+from mrdc.training.resume import Keeper
 from mrdc.training.settings import MemorySettings
 
 CPU = torch.device("cpu")
@@ -57,15 +62,19 @@ class Backbone(nn.Module):
 
 def tiny(name: str = "r50", classes: int = 2, *, gamma: float = 0.0, **_: Any) -> FasterRCNN:
     """A detector that takes milliseconds."""
+    few = {f"rpn_post_nms_top_n_{mode}": 30 for mode in ("train", "test")}
+    few |= {f"{part}_batch_size_per_image": 16 for part in ("rpn", "box")}
     model = FasterRCNN(
-        Backbone(), min_size=SIDE, max_size=SIDE,
+        Backbone(),
+        min_size=SIDE,
+        max_size=SIDE,
         rpn_anchor_generator=AnchorGenerator(((12, 24),), ((1.0,),)),
-        box_roi_pool=MultiScaleRoIAlign(["0"], 3, 2), box_head=TwoMLPHead(16 * 9, 32),
-        box_predictor=FastRCNNPredictor(32, classes + 1), rpn_post_nms_top_n_train=30,
-        rpn_post_nms_top_n_test=30, rpn_batch_size_per_image=16, box_batch_size_per_image=16,
-    )  # fmt: skip
-    model.roi_heads.__class__ = FocalHeads
-    model.roi_heads.gamma = gamma
+        box_roi_pool=MultiScaleRoIAlign(["0"], 3, 2),
+        box_head=TwoMLPHead(16 * 9, 32),
+        box_predictor=FastRCNNPredictor(32, classes + 1),
+        **few,
+    )
+    model.roi_heads = FocalHeads(model.roi_heads, gamma)
     return model
 
 
@@ -101,13 +110,25 @@ def splits(train: int = 24, test: int = 8) -> SceneSplits:
     return SceneSplits(scenes(range(train)), scenes(range(100, 100 + test)), None)
 
 
+def shots(count: int = 3) -> list[Shot]:
+    """Scenes as tensors."""
+    made = [picture(number) for number in range(count)]
+    images = [torch.from_numpy(pixels).permute(2, 0, 1).float() / 255 for pixels, _ in made]
+    return [Shot(i, torch.from_numpy(box)) for i, (_, box) in zip(images, made, strict=True)]
+
+
 SMALL = DetectSettings(
-    "made up", method="supervised", phases=2, labelled=6, unlabelled=4, detector="r50",
-    short=SIDE, long=SIDE, threads=2, device="cpu",
+    "made up",
+    phases=2,
+    labelled=6,
+    unlabelled=4,
+    short=SIDE,
+    long=SIDE,
+    threads=2,
+    device="cpu",
     train=StepSettings(steps=6, lr=0.01, batch_size=3, unlabelled_batch=2),
-    memory=MemorySettings(budget="2/phase", quality="auto", select="random_choice",
-                          candidates=(90, 50), epsilon=1e9),
-)  # fmt: skip
+    memory=MemorySettings("2/phase", qualities=(90, 50), epsilon=1e9),
+)
 
 
 def small(method: str, **changes: Any) -> DetectSettings:
@@ -116,3 +137,27 @@ def small(method: str, **changes: Any) -> DetectSettings:
 
 def stream(settings: DetectSettings = SMALL) -> SceneStream:
     return make_scenes(splits(), settings.phases, settings.labelled, settings.unlabelled, 0)
+
+
+class SceneRun(Phases):
+    """A run whose phases a test starts one by one."""
+
+    learner: SceneLearner
+
+    def __init__(
+        self,
+        settings: DetectSettings = SMALL,
+        keeper: Keeper | None = None,
+        scenes: SceneStream | None = None,
+    ):
+        super().__init__(SceneLearner(settings, scenes or stream(settings)), keeper)
+
+    def learn(self, *phases: int) -> Self:
+        for phase in phases:
+            self._learn(phase)
+        return self
+
+    @property
+    def memory(self) -> ReplayMemory:
+        assert self.learner.exemplars is not None
+        return self.learner.exemplars.memory

@@ -43,15 +43,11 @@ def test_palettes_and_alpha() -> None:
     np.testing.assert_array_equal(got[0], [[255, 255, 255], [200, 100, 0]])
 
 
-def test_cmyk_becomes_rgb() -> None:
-    """A CMYK JPEG keeps its colours instead of inverting them."""
+def test_cmyk_and_sixteen_bit_grey() -> None:
+    """CMYK is not inverted; 65535 is white and 32768 is mid grey, nothing is clipped."""
     rgb = Image.new("RGB", (16, 16), (200, 30, 60))
     got = decode(file(rgb.convert("CMYK"), "JPEG", quality=95))
     assert np.abs(got[8, 8].astype(int) - (200, 30, 60)).max() < 12
-
-
-def test_sixteen_bit_grey_keeps_its_range() -> None:
-    """65535 is white and 32768 is mid grey; nothing is clipped."""
     deep = Image.fromarray(np.array([[0, 32768, 65535]], np.uint16))
     np.testing.assert_array_equal(decode(file(deep))[0, :, 0], [0, 128, 255])
 

@@ -19,10 +19,7 @@ EVERY = pytest.mark.parametrize("select", SELECTORS.values(), ids=list(SELECTORS
 def test_distinct_indices_and_a_prefix(
     select: Selector, n: int, d: int, count: int, seed: int
 ) -> None:
-    """min(count, n) distinct rows; a shorter result is a prefix of a longer one.
-
-    The same input, as an array or as a tensor, gives the same result.
-    """
+    """min(count, n) distinct rows, a prefix of a longer ranking; arrays and tensors alike."""
     features = np.random.default_rng(seed).normal(size=(n, d))
     ranking = select(features, count, seed).tolist()
     assert len(ranking) == min(count, n)

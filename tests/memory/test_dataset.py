@@ -12,24 +12,15 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from mrdc._utils.errors import MemoryFileError
-from mrdc.memory import ReplayMemory
+from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg
 from tests.memory.test_replay import filled, streams
-
-
-def mixed_sizes() -> ReplayMemory:
-    memory = ReplayMemory("1MB")
-    memory.add({0: [jpeg(n, 95, 20 + n, 30 - n) for n in range(8)]})
-    return memory
 
 
 def epoch(memory: ReplayMemory, number: int | None = None, threads: int = 1) -> Tensor:
     """All images of an epoch of training batches."""
     parts = memory.batches(4, 16, seed=1, epoch=number, threads=threads)
     return torch.cat([images for images, _ in parts])
-
-
-# Items
 
 
 def test_items_are_uint8_chw_tensors_and_labels() -> None:
@@ -46,49 +37,36 @@ def test_items_are_uint8_chw_tensors_and_labels() -> None:
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
 def test_transforms_make_images_of_one_size(context: str | None, tmp_path: Path) -> None:
     """In any loader, with or without workers."""
-    mixed_sizes().save(tmp_path / "a")
+    memory = ReplayMemory("1MB")
+    memory.add({0: [jpeg(n, 95, 20 + n, 30 - n) for n in range(8)]})
+    memory.save(tmp_path / "a")
     memory = ReplayMemory.load(tmp_path / "a", transform=v2.RandomResizedCrop((16, 12)))
     workers = int(context is not None)
     loader = DataLoader(memory, 4, num_workers=workers, multiprocessing_context=context)
     assert [tuple(images.shape) for images, _ in loader] == [(4, 3, 16, 12)] * 2
 
 
-def test_batches_and_examples_ignore_the_transform() -> None:
-    """They make their own views of the stored images."""
-    plain, changed = mixed_sizes(), mixed_sizes()
-    changed.transform = lambda image: image.float().mean()
-    assert torch.equal(epoch(plain, 0), epoch(changed, 0))
-    assert changed[0][0].ndim == 0
-    assert torch.equal(changed.examples()[0][0], plain[0][0])
-
-
 def test_examples_hold_encoded_images_and_do_not_change() -> None:
-    """In the order of the memory, under their own names."""
-    memory = filled()
+    """In the order of the memory, under their own names; transforms are for items alone."""
+    memory, plain = filled(), filled()
+    memory.transform = lambda image: image.float().mean()
+    assert memory[0][0].ndim == 0
+    assert torch.equal(epoch(plain, 0), epoch(memory, 0))
     examples, before = memory.examples(), streams(memory)
+    assert torch.equal(examples[0][0], plain[0][0])
     memory.rebudget("3kB")
     assert len(memory) < 18
     assert [photo.load() for photo in examples.photos] == before
-    assert [photo.id for photo in examples.photos] == [
-        f"{c}/{n}" for c in range(3) for n in range(6)
-    ]
-    assert list(examples.labels) == filled().targets
-
-
-# Batches
+    names = [f"{label}/{n}" for label in range(3) for n in range(6)]
+    assert [photo.id for photo in examples.photos] == names
+    assert list(examples.labels) == plain.targets
 
 
 def test_training_batches_depend_on_seed_and_epoch_not_on_threads() -> None:
-    """Same draws with one thread and with four; other draws in another epoch."""
-    memory = filled()
-    assert torch.equal(epoch(memory, 0, threads=1), epoch(memory, 0, threads=4))
-    assert not torch.equal(epoch(memory, 0), epoch(memory, 1))
-
-
-def test_epochs_advance_by_themselves() -> None:
     """Each call for training batches, used or not, is an epoch; other calls are not."""
     memory, reference = filled(), filled()
-    assert torch.equal(epoch(memory), epoch(reference, 0))
+    assert torch.equal(epoch(memory, threads=4), epoch(reference, 0))
+    assert not torch.equal(epoch(reference, 0), epoch(reference, 1))
     list(memory.batches(4, 16, train=False))
     epoch(memory, 7)
     assert torch.equal(epoch(memory), epoch(reference, 1))
@@ -105,9 +83,6 @@ def test_batches_hold_every_image_once() -> None:
     images, labels = next(memory.batches(18, 24, train=False))
     assert images.shape == (18, 3, 24, 24)
     assert labels.tolist() == memory.targets
-
-
-# Worker processes
 
 
 def in_ram(path: Path) -> ReplayMemory:
@@ -170,18 +145,14 @@ def test_saving_elsewhere_leaves_the_mapping(
     assert streams(pickle.loads(pickle.dumps(memory))) == streams(memory)
 
 
-def test_a_pickle_whose_file_was_replaced_is_refused(tmp_path: Path) -> None:
-    """Rather than reading other images."""
+def test_memories_that_cannot_be_pickled_say_why(tmp_path: Path) -> None:
+    """The file was replaced, or the bytes are in a file without a name."""
     data = pickle.dumps(mapped(tmp_path / "a.mrdc"))
     filled(classes=2).save(tmp_path / "a.mrdc")
     with pytest.raises(MemoryFileError, match="replaced since"):
         pickle.loads(data)
-
-
-def test_a_spooled_memory_refuses_to_be_pickled(tmp_path: Path) -> None:
-    """Its bytes are in a file without a name."""
-    memory = ReplayMemory("1MB", "jpeg", 50, spool=tmp_path)
-    memory.add({0: [jpeg(0)]})
-    assert list(tmp_path.iterdir()) == []
+    spooled = ReplayMemory("1MB", "jpeg", 50, spool=tmp_path)
+    spooled.add({0: [jpeg(0)]})
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.mrdc"]
     with pytest.raises(TypeError, match="save it and load the file"):
-        pickle.dumps(memory)
+        pickle.dumps(spooled)

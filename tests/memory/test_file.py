@@ -15,39 +15,39 @@ from safetensors.numpy import save_file
 
 from mrdc._utils.errors import MemoryFileError, OutputError
 from mrdc._utils.files import whole_file
-from mrdc.memory import Budget, MemoryFile, ReplayMemory, audit
+from mrdc.memory.audit import audit
+from mrdc.memory.budget import Budget
+from mrdc.memory.file import MemoryFile
+from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     memory = ReplayMemory("20kB", "jpeg", 30)
+    memory.boxes = {"0/1": np.array([[0, 1, 8, 9, 1]], np.float32)}
+    memory.box_classes = ("cat", "dog")
     memory.add({label: [jpeg(10 * label + n, 95, 12, 12) for n in range(4)] for label in range(2)})
     memory.save(tmp_path / "a.mrdc")
     return tmp_path / "a.mrdc"
 
 
 def test_safetensors_reads_it(path: Path) -> None:
-    """The file is an ordinary safetensors file."""
+    """The file is an ordinary safetensors file, and the audit's numbers agree with it."""
     with safe_open(path, framework="numpy") as file:
         assert file.get_tensor("labels").tolist() == [0] * 4 + [1] * 4
         assert file.get_tensor("ranks").tolist() == [0, 1, 2, 3] * 2
         offsets = file.get_tensor("offsets")
         assert offsets[-1] == len(file.get_tensor("payload"))
         assert file.metadata()["format"] == "mrdc-memory-1"
-
-
-def test_a_sound_file_passes(path: Path) -> None:
-    """All recomputed numbers agree."""
     found = audit(path)
-    assert found.problems == []
-    assert found.items == 8
+    assert (found.problems, found.items) == ([], 8)
     assert found.payload_bytes == ReplayMemory.load(path).nbytes <= found.budget_bytes == 20_000
     assert found.file_bytes == path.stat().st_size
 
 
 def test_every_flipped_byte_is_found(path: Path) -> None:
-    """One bit of each byte in turn."""
+    """One bit of each byte in turn: header, index, boxes and images."""
     data = path.read_bytes()
     rng = np.random.default_rng(0)
     for position in range(len(data)):
@@ -69,21 +69,17 @@ def test_every_cut_is_found(path: Path) -> None:
         MemoryFile(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a memory", bytes(100)])
-def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
-    """The message names the file."""
-    (tmp_path / "x").write_bytes(content)
-    with pytest.raises(MemoryFileError, match="x: not a memory file"):
-        ReplayMemory.load(tmp_path / "x")
-
-
 def test_wrong_paths_are_refused(tmp_path: Path) -> None:
-    """Missing files, folders and other safetensors files."""
+    """Missing files, folders, other safetensors files and other files."""
     save_file({"weight": np.zeros(3)}, tmp_path / "w.safetensors")
+    others = {"x": b"", "y": b"not a memory", "z": bytes(100)}
+    for name, content in others.items():
+        (tmp_path / name).write_bytes(content)
     for path, message in (
         (tmp_path / "w.safetensors", "not a memory file of mrdc"),
         (tmp_path / "nothing", "no such memory file"),
         (tmp_path, "not a regular file"),
+        *((tmp_path / name, f"{name}: not a memory file") for name in others),
     ):
         with pytest.raises(MemoryFileError, match=message):
             MemoryFile(path)

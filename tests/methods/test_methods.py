@@ -1,6 +1,5 @@
-"""Losses and stages of the methods, by hand and against slow references."""
+"""Losses and stages of LwF, iCaRL, LUCIR and the bounds; services and settings of all methods."""
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -14,39 +13,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import mrdc.methods.bic
 import mrdc.training.classes
-from mrdc._utils.errors import TrainingError, UsageError
+from mrdc._utils.errors import UsageError
 from mrdc.data.crops import centre_crop
 from mrdc.data.examples import Examples, from_images
-from mrdc.methods import METHODS
-from mrdc.methods.aanets import AANets
-from mrdc.methods.base import Method, balanced, imprint, names_first_phase
-from mrdc.methods.bic import BiC, soft_cross_entropy
-from mrdc.methods.icarl import ICaRL, binary_loss
-from mrdc.methods.lucir import LUCIR, less_forget, margin_ranking
-from mrdc.methods.lwf import LwF, distill
-from mrdc.methods.podnet import PODNet
+from mrdc.methods import DDE, LUCIR, METHODS, AANets, BiC, ICaRL, LwF, Method, PODNet, TrainSettings
+from mrdc.methods.base import names_first_phase
+from mrdc.methods.bic import soft_cross_entropy
+from mrdc.methods.icarl import binary_loss
+from mrdc.methods.lucir import less_forget, margin_ranking
+from mrdc.methods.lwf import distill
+from mrdc.methods.options import make_method, method_settings
+from mrdc.methods.shared import balanced, imprint
+from mrdc.nn.embed import pick_device
 from mrdc.nn.heads import LSC, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, Output
-from mrdc.training.classes import Run
-from mrdc.training.fit import Stop
-from mrdc.training.prepare import architecture, make_method, method_settings, pick_device
-from mrdc.training.resume import Keeper, Partial
-from mrdc.training.settings import RunSettings, TrainSettings
+from mrdc.training.classes import ClassLearner, make_architecture
+from mrdc.training.settings import LearnSettings
 from tests.helpers import (
+    KilledError,
+    Remembers,
     Says,
     after_a_phase,
+    changed,
     examples,
     lesson,
     says,
     small_run,
     small_stream,
+    state_of,
     tiny,
     training,
 )
 
 LN2, LN3 = math.log(2), math.log(3)
+Seen = list[tuple[Examples, TrainSettings]]
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -54,19 +55,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 # Distillation
 
 
-def test_distillation_by_hand() -> None:
-    """Answers (3/4, 1/4) at temperature 2 against (1/2, 1/2); equal ones add 0; the mean of both.
-
-    KL = 3/4 ln 3/2 + 1/4 ln 1/2; the column of a new class is left out.
-    """
-    old = torch.tensor([[2 * LN3, 0.0], [5.0, 1.0]])
-    new = torch.tensor([[0.0, 0.0, 9.0], [7.0, 3.0, -4.0]])
-    expected = (0.75 * math.log(1.5) + 0.25 * math.log(0.5)) / 2
-    assert distill(new, old, 2.0).item() == pytest.approx(expected, abs=1e-6)
-
-
 def test_soft_cross_entropy_by_hand() -> None:
-    """Entropy of (3/4, 1/4) where both agree, ln 2 against (1/2, 1/2); no square of T."""
+    """Entropy of (3/4, 1/4) if both agree, ln 2 against (1/2, 1/2); no square of T."""
     old = torch.tensor([[2 * LN3, 0.0]])
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     for new, expected in (([2 * LN3, 0.0, 5.0], entropy), ([1.0, 1.0, 5.0], LN2)):
@@ -74,10 +64,10 @@ def test_soft_cross_entropy_by_hand() -> None:
 
 
 @pytest.mark.parametrize("loss", [distill, soft_cross_entropy])
-def test_a_pupil_like_its_teacher_has_nothing_to_learn(
+def test_a_student_like_its_teacher_gets_no_gradient(
     loss: Callable[[Tensor, Tensor, float], Tensor],
 ) -> None:
-    """The gradient is 0 where the old logits are equal, whatever the new ones are."""
+    """If the old logits are equal, whatever the new ones are."""
     old = torch.randn(4, 3)
     new = torch.cat([old, torch.randn(4, 2)], 1).requires_grad_()
     loss(new, old, 2.0).backward()  # type: ignore[no-untyped-call]
@@ -86,37 +76,32 @@ def test_a_pupil_like_its_teacher_has_nothing_to_learn(
 
 
 def test_lwf_adds_a_quarter_of_t_squared_times_the_distance() -> None:
-    """Cross-entropy over all classes + 4 * 0.25 * KL; alone in the first phase."""
+    """Cross-entropy over all classes + 4 * 0.25 * KL; without KL in the first phase."""
     old, new, labels = torch.randn(4, 3), torch.randn(4, 5), torch.tensor([0, 2, 3, 4])
     plain = F.cross_entropy(new, labels)
     x = torch.empty(4)
     assert LwF().loss(says(new), None, x, labels).item() == pytest.approx(plain.item())
     kept = F.kl_div((new[:, :3] / 2).log_softmax(1), (old / 2).softmax(1), reduction="sum") / 4
-    loss = LwF().loss(says(new), says(old), x, labels)
-    assert loss.item() == pytest.approx((plain + kept).item(), rel=1e-5)
-    stronger = LwF(weight=0.5).loss(says(new), says(old), x, labels)
-    assert stronger.item() == pytest.approx((plain + 2 * kept).item(), rel=1e-5)
+    for method, factor in ((LwF(), 1), (LwF(weight=0.5), 2)):
+        loss = method.loss(says(new), says(old), x, labels)
+        assert loss.item() == pytest.approx((plain + factor * kept).item(), rel=1e-5)
 
 
 # iCaRL
 
 
 def test_binary_loss_by_hand() -> None:
-    """Sums over the classes, means over the images: ln 4/3 + ln 2, and ln 4 + ln 2."""
+    """Sums over classes, means over images; old classes learn the old sigmoids."""
     logits = torch.tensor([[LN3, 0.0], [LN3, 0.0]])
     expected = (math.log(4 / 3) + LN2 + math.log(4) + LN2) / 2
     assert binary_loss(logits, torch.tensor([0, 1]), None).item() == pytest.approx(expected)
-
-
-def test_old_classes_learn_the_old_sigmoids_not_the_labels() -> None:
-    """Of an old class's image, too: target 1/4 instead of 1, against 3/4."""
-    logits, old = torch.tensor([[LN3, 0.0]]), torch.tensor([[-LN3]])
     expected = -(0.25 * math.log(0.75) + 0.75 * math.log(0.25)) + LN2
-    assert binary_loss(logits, torch.tensor([0]), old).item() == pytest.approx(expected)
+    found = binary_loss(logits[:1], torch.tensor([0]), torch.tensor([[-LN3]]))
+    assert found.item() == pytest.approx(expected)
 
 
-def test_icarl_can_learn_by_either_loss() -> None:
-    """As LwF by default, by sigmoids on demand."""
+def test_icarl_has_two_losses() -> None:
+    """LwF's by default, or the original one of sigmoids."""
     new, old, y = torch.randn(3, 4), torch.randn(3, 2), torch.tensor([0, 2, 3])
     x = torch.empty(3)
     for teacher in (None, says(old)):
@@ -129,18 +114,12 @@ def test_icarl_can_learn_by_either_loss() -> None:
 @settings(max_examples=50)
 @given(seed=st.integers(0, 999), images=st.integers(3, 20))
 def test_nearest_mean_against_a_loop(seed: int, images: int) -> None:
-    """Class means of unit features, made unit rows; the nearest wins."""
+    """Class means of unit features of the memory, as unit rows; the nearest wins."""
     rng = torch.Generator().manual_seed(seed)
     held, seen = torch.randn(images, 4, generator=rng), torch.randn(9, 4, generator=rng)
     labels = [n % 3 for n in range(images)]
-    stored: list[str] = []
-    method = ICaRL()
-    method.end_phase(
-        lesson(
-            memory=examples(labels), features=lambda _: held, store=lambda: stored.append("stored")
-        )
-    )
-    assert stored == ["stored"]
+    method, memory = ICaRL(), examples(labels)
+    method.end_phase(lesson(memory=memory, features=lambda part: {memory: held}[part]))
     means = []
     for label in range(3):
         rows = [held[n] / held[n].norm() for n in range(images) if labels[n] == label]
@@ -152,41 +131,20 @@ def test_nearest_mean_against_a_loop(seed: int, images: int) -> None:
         assert distances[answer] == pytest.approx(min(distances), abs=1e-6)
 
 
-def test_class_means_see_what_the_memory_has_after_storing() -> None:
-    """The means are of the exemplars that were just chosen."""
-    now = lesson(old=0, new=1, memory=examples([]), features=lambda e: torch.eye(2)[: len(e)])
-
-    def store() -> None:
-        now.memory = examples([0, 0])
-
-    now.store = cast(Any, store)
-    method = ICaRL()
-    method.end_phase(now)
-    assert method.class_means_ is not None
-    torch.testing.assert_close(method.class_means_, torch.full((1, 2), math.sqrt(0.5)))
-
-
-# What several methods share
+# Shared steps
 
 
 def test_imprinted_rows_are_directions_of_mean_unit_features() -> None:
-    """(3, 0) and (0, 1) make (1, 1) / sqrt 2, however long the first is; other classes apart."""
+    """(3, 0) and (0, 1) give (1, 1) / sqrt 2, however long the first is."""
     features = torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.0, -5.0]])
     rows = imprint(features, torch.tensor([4, 4, 5]), 4, 2)
     half = math.sqrt(0.5)
     torch.testing.assert_close(rows, torch.tensor([[half, half], [0.0, -1.0]]))
 
 
-def test_balanced_takes_as_many_of_each_as_there_are_on_average() -> None:
-    """The first of every class, in their order; some again of a class that has fewer."""
-    picked = balanced(examples([2, 0, 2, 1, 2, 0, 2]))
-    assert picked.labels == (2, 0, 2, 1, 1, 0)
-    assert [p.id for p in picked.photos] == ["0", "1", "2", "3", "3", "5"]
-
-
 @given(labels=st.lists(st.integers(0, 4), min_size=1, max_size=40))
-def test_balanced_is_balanced_and_a_part(labels: list[int]) -> None:
-    """No class has more than another, none is lost, and no image comes twice without need."""
+def test_balanced_keeps_every_class_and_repeats_evenly(labels: list[int]) -> None:
+    """All classes have the same number, and no image is repeated without need."""
     picked = balanced(examples(labels))
     before, counts = Counter(labels), Counter(picked.labels)
     assert set(counts) == set(labels)
@@ -200,28 +158,27 @@ def test_balanced_is_balanced_and_a_part(labels: list[int]) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_hands_over_what_it_has_learned(method: str) -> None:
-    """Fields that end in _ go to another object of its kind; settings do not."""
+def test_state_and_settings_of_every_method(method: str) -> None:
+    """Fields that end in _ are state and pass to another object; the others can be set."""
     kind = METHODS[method]
     first, second = kind(), kind()
     learned = {name for name in vars(first) if name.endswith("_")}
     for name in learned:
         setattr(first, name, 3 if isinstance(getattr(first, name), int) else torch.ones(2))
     second.load_state(first.state())
-    assert first.state().keys() == learned
+    assert learned <= first.state().keys()
     for name in learned:
-        assert torch.equal(
-            torch.as_tensor(getattr(second, name)), torch.as_tensor(first.state()[name])
-        )
+        mine, theirs = (torch.as_tensor(getattr(one, name)) for one in (first, second))
+        assert torch.equal(mine, theirs)
+    options = [f"{name}={value}" for name, value in method_settings(kind()).items()]
+    assert make_method(method, options) == kind()
 
 
-def test_first_phases_are_shared_only_where_they_are_the_same() -> None:
-    """Plain cross-entropy on all images, with the same network; every other is on its own."""
+def test_first_phases_are_shared_only_if_they_are_equal() -> None:
+    """Plain cross-entropy on all images with the same network, whatever the later settings."""
     plain = {METHODS[name]().first_phase for name in ("finetune", "joint", "lwf", "icarl")}
-    others: list[Method] = [
-        BiC(), LUCIR(), ICaRL(objective="bce"), PODNet(), PODNet(nca="ce"), PODNet(nca="paper"),
-        PODNet(nca="paper", margin=0.3),
-    ]  # fmt: skip
+    others: list[Method] = [BiC(), LUCIR(), ICaRL(objective="bce"), PODNet(), PODNet(nca="ce")]
+    others += [PODNet(nca="paper"), PODNet(nca="paper", margin=0.3)]
     names = [method.first_phase for method in others]
     assert len(plain) == 1
     assert len({*names, *plain}) == len(names) + 1
@@ -230,8 +187,8 @@ def test_first_phases_are_shared_only_where_they_are_the_same() -> None:
     assert all(names_first_phase(make()) for make in METHODS.values())
 
 
-def test_a_method_of_ones_own_shares_a_first_phase_once_it_names_it() -> None:
-    """Another loss would else get the network that plain cross-entropy has trained."""
+def test_a_method_from_elsewhere_shares_a_first_phase_once_it_names_it() -> None:
+    """Otherwise another loss would get the network that plain cross-entropy has trained."""
 
     class Smooth(LUCIR):
         def classification(self, model: Net, out: Output, y: Tensor) -> Tensor:
@@ -251,7 +208,7 @@ def test_a_method_of_ones_own_shares_a_first_phase_once_it_names_it() -> None:
 
 
 def test_less_forget_by_hand() -> None:
-    """1 - 0.6 and 1 - (-1), whatever the lengths: 1.2 on average; 0 where nothing turned."""
+    """1 - 0.6 and 1 - (-1), whatever the lengths: 1.2 on average; 0 if nothing has turned."""
     old = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     assert less_forget(torch.tensor([[3.0, 4.0], [0.0, -7.0]]), old).item() == pytest.approx(1.2)
     new = (3 * old).requires_grad_()
@@ -260,39 +217,12 @@ def test_less_forget_by_hand() -> None:
     assert new.grad.abs().max() < 1e-6
 
 
-def test_margin_ranking_by_hand() -> None:
-    """Own 0.6 against rivals 0.5 and 0.2, own 0.9 against 0.3 and 0.1; the new image is left out.
-
-    (0.5 - 0.6 + 0.5) + (0.5 - 0.6 + 0.2) + 0 + 0, over two images and two rivals.
-    """
-    scores = torch.tensor(
-        [[0.6, 0.0, 0.5, -0.3, 0.2], [0.0, 0.9, 0.3, 0.1, -0.2], [0.0, 0.0, 0.1, 0.9, 0.8]]
-    )
-    loss = margin_ranking(scores, torch.tensor([0, 1, 2]), 2, 0.5, 2)
-    assert loss.item() == pytest.approx(0.5 / 4)
-
-
-def test_margin_ranking_without_old_images_is_zero() -> None:
-    """And has a gradient, of zeros."""
-    scores = torch.randn(3, 5, requires_grad=True)
-    loss = margin_ranking(scores, torch.tensor([2, 3, 4]), 2, 0.5, 2)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert loss.item() == 0
-    assert scores.grad is not None and (scores.grad == 0).all()
-
-
-def test_margin_ranking_with_one_new_class_has_one_rival() -> None:
-    """0.5 - 0.2 + 0.1, not halved for the rival that is not there."""
-    scores = torch.tensor([[0.2, 0.9, 0.1]])
-    assert margin_ranking(scores, torch.tensor([0]), 2, 0.5, 2).item() == pytest.approx(0.4)
-
-
 @settings(max_examples=60)
-@given(seed=st.integers(0, 999), old=st.integers(1, 5), rivals=st.integers(1, 4))
+@given(seed=st.integers(0, 999), old=st.integers(0, 6), rivals=st.integers(1, 4))
 def test_margin_ranking_against_a_loop(seed: int, old: int, rivals: int) -> None:
-    """Image by image and rival by rival."""
+    """Image by image and rival by rival; without old images it is 0, as are its gradients."""
     rng = torch.Generator().manual_seed(seed)
-    scores = torch.rand(6, 7, generator=rng) * 2 - 1
+    scores = (torch.rand(6, 7, generator=rng) * 2 - 1).requires_grad_()
     labels = torch.randint(0, 7, (6,), generator=rng)
     terms = [
         max(0.0, 0.3 - row[label] + rival)
@@ -300,46 +230,37 @@ def test_margin_ranking_against_a_loop(seed: int, old: int, rivals: int) -> None
         if label < old
         for rival in sorted(row[old:], reverse=True)[:rivals]
     ]
-    expected = sum(terms) / max(len(terms), 1)
-    assert margin_ranking(scores, labels, old, 0.3, rivals).item() == pytest.approx(
-        expected, abs=1e-6
-    )
+    found = margin_ranking(scores, labels, old, 0.3, rivals)
+    assert found.item() == pytest.approx(sum(terms) / max(len(terms), 1), abs=1e-6)
+    found.backward()  # type: ignore[no-untyped-call]
+    assert scores.grad is not None and (terms != [] or bool((scores.grad == 0).all()))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [(50, 10, 22.36), (60, 10, 24.49), (70, 10, 26.46), (80, 10, 28.28), (90, 10, 30.0),
-     (50, 2, 50.0)],
-)  # fmt: skip
-def test_lambda_of_fifty_classes_and_ten_a_phase(old: int, new: int, expected: float) -> None:
-    """Features at a right angle forget by 1; beyond cross-entropy that is all of the loss."""
+@pytest.mark.parametrize(("old", "new", "expected"), [(50, 10, 22.36), (90, 10, 30), (50, 2, 50)])
+def test_lambda_by_hand(old: int, new: int, expected: float) -> None:
+    """Features at a right angle forget by 1; beyond cross-entropy that is the whole loss."""
     logits, labels = torch.zeros(1, old + new), torch.tensor([old])
     teacher = says(torch.zeros(1, old), torch.tensor([[0.0, 1.0]]))
     loss = LUCIR().loss(says(logits, torch.tensor([[1.0, 0.0]])), teacher, torch.empty(1), labels)
     assert loss.item() - math.log(old + new) == pytest.approx(expected, abs=0.01)
 
 
-def test_lucir_in_the_first_phase_is_cross_entropy() -> None:
-    """There is nobody to forget."""
-    logits, labels = torch.randn(3, 4), torch.tensor([0, 1, 3])
-    loss = LUCIR().loss(says(logits), None, torch.empty(3), labels)
-    assert torch.equal(loss, F.cross_entropy(logits, labels))
-
-
-def test_lucir_ranks_old_images_by_their_scores() -> None:
-    """Where features are kept, the loss is cross-entropy of logits and the ranking of cosines."""
+def test_lucir_ranks_old_images_by_cosines() -> None:
+    """Cross-entropy of logits plus the ranking of scores, which the first phase lacks."""
     scores, labels = torch.rand(4, 5), torch.tensor([0, 1, 3, 4])
-    net, teacher = says(scores), says(torch.zeros(4, 3))
+    net, teacher, x = says(scores), says(torch.zeros(4, 3)), torch.empty(4)
     cast(Says, net).scale = 4.0
-    loss = LUCIR(margin=0.4, rivals=1).loss(net, teacher, torch.empty(4), labels)
+    plain = F.cross_entropy(4 * scores, labels)
+    assert torch.equal(LUCIR().loss(net, None, x, labels), plain)
     ranked = margin_ranking(scores, labels, 3, 0.4, 1)
     assert ranked > 0
-    assert loss.item() == pytest.approx((F.cross_entropy(4 * scores, labels) + ranked).item())
+    loss = LUCIR(margin=0.4, rivals=1).loss(net, teacher, x, labels)
+    assert loss.item() == pytest.approx((plain + ranked).item())
 
 
-def test_new_rows_are_imprinted_as_long_as_the_old_ones_on_average() -> None:
+def test_new_rows_are_as_long_as_the_old_ones_on_average() -> None:
     """Old lengths 1 and 3: the new row has length 2 and the direction of its class."""
-    net = tiny("lucir", SplitCosine)
+    net = tiny()
     old = torch.zeros(2, 16)
     old[0, 0], old[1, 1] = 1.0, 3.0
     net.head.grow(2, old)
@@ -356,84 +277,37 @@ def test_new_rows_are_imprinted_as_long_as_the_old_ones_on_average() -> None:
 
 @pytest.mark.parametrize(("balance", "old_too"), [("new", False), ("all", True)])
 def test_balanced_finetuning_trains_rows_alone(balance: Any, old_too: bool) -> None:
-    """New rows, or old ones too: no weight, scale or statistic of the network besides."""
+    """New rows, or all rows, on the balanced memory; no other weight, scale or statistic."""
     net, teacher = after_a_phase("lucir", SplitCosine)
-    before, order = copy.deepcopy(net.state_dict()), list[int]()
-    seen: list[TrainSettings] = []
-    now = lesson(model=net, teacher=teacher, fit=training(net, seen))
-    now.loss = lambda x, y: method.loss(net, teacher, x, y)
-
-    def store() -> None:
-        now.memory = examples([0, 0, 0, 1, 1, 2, 2, 2])
-        order.append(len(seen))
-
-    now.store = cast(Any, store)
+    before, seen, memory = state_of(net), Seen(), examples([0, 0, 0, 1, 1, 2, 2, 2])
     method = LUCIR(balance=balance, balance_epochs=2, balance_lr=0.5)
+    loss = lambda x, y: method.loss(net, teacher, x, y)  # noqa: E731
+    now = lesson(model=net, teacher=teacher, memory=memory, fit=training(net, loss, seen))
     method.end_phase(now)
-    changed = {n for n, value in net.state_dict().items() if not torch.equal(value, before[n])}
-    assert changed == {"head.new", *(["head.old"] if old_too else [])}
+    assert changed(net, before) == {"head.new", *(["head.old"] if old_too else [])}
     assert not cast(Split, net.head).old.requires_grad
-    assert order == [0]  # stored first
     expected = replace(now.training, epochs=2, lr=0.5, milestones=(0.5,), gamma=0.1)
-    assert seen == [expected]
+    assert seen == [(balanced(memory), expected)]
 
 
-@pytest.mark.parametrize(("balance", "phase"), [("none", 1), ("all", 0)])
-def test_no_finetuning_without_need(balance: Any, phase: int) -> None:
-    """Neither where it is not asked for nor in the first phase."""
+def test_no_finetuning_without_need() -> None:
+    """Neither by default nor in the first phase."""
     net, teacher = after_a_phase("lucir", SplitCosine)
-    stored: list[int] = []
-    now = lesson(
-        phase=phase, model=net, teacher=teacher if phase else None, store=lambda: stored.append(1)
-    )
-    LUCIR(balance=balance).end_phase(now)  # `fit` is not to be called
-    assert stored == [1]
+    LUCIR().end_phase(lesson(model=net, teacher=teacher))  # `fit` would raise
+    LUCIR(balance="all").end_phase(lesson(phase=0, model=net))
 
 
-def test_the_published_finetuning_lowers_its_rate_once() -> None:
-    """20 epochs from 0.01, a tenth from epoch 10 on."""
-    net, teacher = after_a_phase("lucir", SplitCosine)
-    seen: list[TrainSettings] = []
-    note = lambda part, training, loss, **options: seen.append(training)  # noqa: E731
-    now = lesson(model=net, teacher=teacher, memory=examples([0, 1, 2]), fit=note)
-    LUCIR(balance="new").end_phase(now)
-    assert (seen[0].epochs, seen[0].lr, seen[0].schedule) == (20, 0.01, "multistep")
-    assert (seen[0].milestones, seen[0].gamma) == ((0.5,), 0.1)
-
-
-@pytest.mark.parametrize(
-    ("method", "variant", "head", "where"),
-    [(LUCIR(balance="new"), "lucir", SplitCosine, [0, 1, 2]),
-     (PODNet(), "pod", LSC, [0, 0, 1, 1, 2, 2])],
-)  # fmt: skip
-def test_finetuning_minimises_the_whole_loss_on_all_classes(
-    method: Method, variant: Any, head: type[Split], where: list[int]
-) -> None:
-    """What is to be kept of the old network counts, too; of PODNet's new classes, what would be
-    stored.
-    """
-    net, teacher = after_a_phase(variant, head)
-    seen: list[tuple[Any, list[int]]] = []
-    note = lambda part, training, loss, **_: seen.append((loss, list(part.labels)))  # noqa: E731
-    memory = examples([0, 1, 2] if isinstance(method, LUCIR) else [0, 0, 1, 1])
-    now = lesson(
-        model=net, teacher=teacher, memory=memory, fit=note, preview=lambda: examples([2, 2]),
-    )  # fmt: skip
-    method.end_phase(now)
-    assert seen == [(now.loss, where)]
-
-
-# What a run gives to methods
+# Services of a run
 
 
 def test_a_phase_has_the_memory_and_the_network_of_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """New images and all that is held; the teacher answers as the network did, whole."""
+    """All new images and all that is held; the teacher answers as the network did."""
     x, before = torch.randint(0, 256, (4, 3, 8, 8)), list[Tensor]()
     trained: list[list[tuple[int, str]]] = []
 
-    def look(self: Run, part: Examples, *_: Any, **__: Any) -> None:
+    def look(self: ClassLearner, part: Examples, *_: Any, **__: Any) -> None:
         trained.append([(y, p.id) for y, p in zip(part.labels, part.photos, strict=True)])
         if before:
             assert self.teacher is not None
@@ -441,125 +315,87 @@ def test_a_phase_has_the_memory_and_the_network_of_the_one_before(
         for weight in self.model.parameters():
             weight.data.mul_(1.2)
 
-    monkeypatch.setattr(Run, "_fit", look)
+    monkeypatch.setattr(ClassLearner, "fit", look)
     run = small_run("lwf")
+    stream = run.learner.stream
     held: list[tuple[int, str]] = []
     for phase in range(3):
         run.learn(phase)
-        labels = run.stream.phases[phase]
-        fresh = [(y, p.id) for y in labels for p in run.stream.train.photos[y]]
+        labels = stream.phases[phase]
+        fresh = [(y, p.id) for y in labels for p in stream.train.photos[y]]
         assert trained[-1] == fresh + held
-        assert run.exemplars is not None
-        memory = run.exemplars.memory
-        held = [(y, name) for y in memory.labels for name in memory.sources(y)]
+        held = [(y, name) for y in run.memory.labels for name in run.memory.sources(y)]
         with torch.inference_mode():
-            before.append(run.model(x).logits.clone())
+            before.append(run.learner.model(x).logits.clone())
     assert len(before) == 3 and before[-1].shape[1] == 6
 
 
-def test_a_run_is_judged_by_the_test_images_of_all_classes_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As evaluation sees them, in the order of their classes."""
-    monkeypatch.setattr(Run, "_fit", lambda *_, **__: None)
-    run = small_run("finetune")
-    for phase in range(2):
-        run.learn(phase)
-    images, labels = (torch.cat(parts) for parts in zip(*run.views, strict=True))
-    test = from_images(run.stream.test.pick(range(4)))
+def test_bounds_and_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finetune sees new images alone, joint all with a new network; views are of all classes."""
+    parts: list[tuple[int, ...]] = []
+    monkeypatch.setattr(ClassLearner, "fit", lambda self, part, *_, **__: parts.append(part.labels))
+    run = small_run("finetune").learn(0, 1)
+    assert [set(labels) for labels in parts] == [{0, 1}, {2, 3}]
+    assert run.learner.exemplars is None
+    images, labels = (torch.cat(part) for part in zip(*run.learner.views, strict=True))
+    test = from_images(run.learner.stream.test.pick(range(4)))
     assert labels.tolist() == list(test.labels)
     expected = [centre_crop(test[n][0], 8) for n in range(len(test))]
     assert torch.equal(images, torch.stack(expected))
-
-
-@pytest.mark.parametrize(("method", "clamp"), [("podnet", 5.0), ("lucir", None)])
-def test_gradients_are_clamped_for_podnet(
-    method: str, clamp: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To [-5, 5], in every stage; for nobody else."""
-    seen: list[float | None] = []
-
-    def note(*_: Any, clamp: float | None, **__: Any) -> Stop:
-        seen.append(clamp)
-        return Stop(0, [])
-
-    monkeypatch.setattr(mrdc.training.classes, "fit", note)
-    run = small_run(method)
-    for phase in range(2):
-        run.learn(phase)
-    assert seen == [clamp] * (3 if method == "podnet" else 2)
-
-
-# The two ends
-
-
-def test_joint_starts_anew_with_all_images_seen() -> None:
-    """A new network for every class so far, and everything to train on."""
-    fresh_net, images = tiny("plain", Linear), small_stream(2, 2, 2, images=2).train.pick(range(3))
-    now = lesson(model=tiny("plain", Linear), images=images, build=lambda: fresh_net)
+    fresh_net, known = tiny("plain", Linear), small_stream(2, 2, 2, images=2).train.pick(range(3))
+    now = lesson(model=tiny("plain", Linear), images=known, build=lambda: fresh_net)
     METHODS["joint"]().start_phase(now)
     assert now.model is fresh_net
     assert fresh_net.classes == 3
     assert now.train.labels == (0, 0, 1, 1, 2, 2)
 
 
-def test_finetune_sees_new_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And keeps none."""
-    parts: list[tuple[int, ...]] = []
-    monkeypatch.setattr(Run, "_fit", lambda self, part, *_, **__: parts.append(part.labels))
-    run = small_run("finetune")
-    for phase in range(2):
-        run.learn(phase)
-    assert [set(labels) for labels in parts] == [{0, 1}, {2, 3}]
-    assert run.exemplars is None
+def test_gradients_are_clamped_for_podnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To [-5, 5], in every stage; for no other method."""
+    seen: list[float | None] = []
+    note = lambda *_, clamp, **__: seen.append(clamp)  # noqa: E731
+    monkeypatch.setattr(mrdc.training.classes, "fit", note)
+    for method in ("podnet", "lucir"):
+        small_run(method, stream=small_stream(2, 2)).learn(0, 1)
+    assert seen == [5.0] * 3 + [None] * 2
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "lwf",
-        "joint",
-    ],
-)
-def test_what_is_compiled_is_the_network_that_learns(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In every phase, also where a phase starts with a new network; the teacher likewise."""
+@pytest.mark.parametrize("method", ["lwf", "joint", "tpcil"])
+def test_the_networks_that_learn_are_compiled(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every phase, even one with a new network, with its teacher and for its companions."""
     pairs: list[tuple[Any, Any]] = []
+    sizes: list[set[int]] = []
 
-    def look(self: Run, *_: Any, **__: Any) -> None:
+    def look(self: ClassLearner, *_: Any, companions: Any = None, **__: Any) -> None:
         for net in (self.model, self.teacher):
             if net is not None:
                 assert net.compiled is not None
                 pairs.append((net, net.compiled[1]))
+        assert self.model.compiled is not None
+        more = {16 + companions.count} if companions else set()
+        assert self.model.compiled[0] == {16} | more
+        sizes.append(more)
 
     monkeypatch.setattr(mrdc.training.classes, "compiled", lambda net: net)
-    monkeypatch.setattr(Run, "_fit", look)
-    run = small_run(method, compile="yes", precision="bf16")
-    for phase in range(3):
-        run.learn(phase)
+    monkeypatch.setattr(ClassLearner, "fit", look)
+    small_run(method, compile="yes", precision="bf16").learn(0, 1, 2)
     assert len(pairs) == 5
     assert all(net is compiled for net, compiled in pairs)
+    assert [bool(more) for more in sizes] == [False, *[method == "tpcil"] * 2]
 
 
-def test_companions_are_compiled_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In phases that have some, though the network was compiled in one that has none."""
-    sizes: list[set[int]] = []
-
-    def look(self: Run, *_: Any, companions: Any = None, **__: Any) -> None:
-        assert self.model.compiled is not None
-        sizes.append(set(self.model.compiled[0]))
-        if companions is not None:
-            sizes.append({companions.count})
-
-    monkeypatch.setattr(mrdc.training.classes, "compiled", lambda net: net)
-    monkeypatch.setattr(Run, "_fit", look)
-    run = small_run("tpcil", compile="yes", precision="bf16")
-    run.learn(0)
-    run.learn(1)
-    first, then, (count,) = sizes
-    batch = run.settings.train.batch_size
-    assert (first, then) == ({batch}, {batch, batch + count}) and count > 0
+def test_time_before_a_stop_counts() -> None:
+    """In the seconds of the phase, and in their parts."""
+    train = TrainSettings(epochs=2, batch_size=16)
+    keeper = Remembers(stop=(0, 1))
+    with pytest.raises(KilledError):
+        small_run("lucir", keeper=keeper, train=train).learn(0)
+    partial = keeper.partial
+    assert partial is not None and 0 < partial.checkpoint.about["parts"]["train"] < 1000
+    partial.checkpoint.about |= {"elapsed": 1000.0, "parts": {"train": 999.0, "write": 1.0}}
+    (result,) = small_run("lucir", keeper=keeper, train=train).learn(0).results
+    assert result.parts["train"] > 999 and result.parts["write"] >= 1
+    assert sum(result.parts.values()) <= result.seconds
 
 
 # Settings
@@ -568,36 +404,35 @@ def test_companions_are_compiled_for_too(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("method", "published"),
     [
-        ("lwf", {"temperature": 2.0, "weight": 0.25}),
-        ("icarl", {"temperature": 2.0, "weight": 0.25, "objective": "kd"}),
-        ("bic", {"temperature": 2.0, "decay": 0.1}),
-        ("lucir", {"base": 10.0, "margin": 0.5, "rivals": 2, "balance": "none",
-                   "balance_epochs": 20, "balance_lr": 0.01}),
-        ("podnet", {"nca": "official", "margin": 0.6, "spatial": 8.0, "flat": 10.0,
-                    "finetune_epochs": 20, "finetune_lr": 0.01, "finetune_norm": "train"}),
+        ("lwf", "temperature=2.0 weight=0.25"),
+        ("icarl", "temperature=2.0 weight=0.25 objective=kd"),
+        ("bic", "temperature=2.0 decay=0.1"),
+        ("lucir", "base=10.0 margin=0.5 rivals=2 balance=none balance_epochs=20 balance_lr=0.01"),
+        (
+            "podnet",
+            "nca=official margin=0.6 spatial=8.0 flat=10.0 "
+            "finetune_epochs=20 finetune_lr=0.01 finetune_norm=train",
+        ),
     ],
-)  # fmt: skip
-def test_settings_are_those_published(method: str, published: dict[str, Any]) -> None:
-    """All that a method has, unless told otherwise; around LUCIR, DDE keeps half as much."""
-    assert method_settings(METHODS[method]()) == published
+)
+def test_defaults_are_the_published_settings(method: str, published: str) -> None:
+    """DDE halves the base of the LUCIR it wraps."""
+    found = method_settings(METHODS[method]()).items()
+    assert " ".join(f"{name}={value}" for name, value in found) == published
     assert method_settings(METHODS["lucir-dde"]())["base"] == 5.0
 
 
-def test_settings_of_a_method_are_read_as_their_fields_are() -> None:
-    """Whole numbers, numbers and names; spaces do not matter."""
+def test_settings_have_the_types_of_their_fields() -> None:
+    """Integers, numbers and names; spaces do not matter; wrappers pass them to the inner method."""
     options = ("margin=0.4", " rivals = 3", "balance=new", "base=5")
-    method = make_method(RunSettings("x", method="lucir", options=options))
-    assert method == LUCIR(margin=0.4, rivals=3, balance="new", base=5.0)
-    assert make_method(RunSettings("x", method="lucir")) == LUCIR()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_setting_of_every_method_can_be_given(method: str) -> None:
-    """As it is printed."""
-    fields = method_settings(METHODS[method]())
-    options = tuple(f"{name}={value}" for name, value in fields.items())
-    made = make_method(RunSettings("x", method=method, options=options))
-    assert made == METHODS[method]()
+    assert make_method("lucir", options) == LUCIR(margin=0.4, rivals=3, balance="new", base=5.0)
+    assert make_method("lucir-aanets", ("margin=0.4",)) == AANets(LUCIR(margin=0.4))
+    assert make_method("lucir-dde", ("strength=0.2",)) == DDE(LUCIR(base=5.0), strength=0.2)
+    made = make_method("podnet-dde", ("neighbours=3", "nca=ce"))
+    assert made == DDE(PODNet(nca="ce"), neighbours=3)
+    own = {"neighbours", "own_weight", "neighbour_norm", "strength"}
+    assert method_settings(AANets(LUCIR())) == method_settings(LUCIR())
+    assert set(method_settings(AANets(DDE(LUCIR())))) == own | set(method_settings(LUCIR()))
 
 
 @pytest.mark.parametrize(
@@ -612,20 +447,30 @@ def test_every_setting_of_every_method_can_be_given(method: str) -> None:
         ("icarl", "class_means_=1", r"unknown setting of icarl 'class_means_'"),
         ("podnet", "nca=best", r"nca must be 'official', 'paper' or 'ce', got 'best'"),
         ("podnet", "finetune_norm=no", r"finetune_norm must be 'train' or 'eval', got 'no'"),
+        ("mnemonics", "pixels=x", r"pixels must be 'prototype', 'bilevel' or 'none', got 'x'"),
+        ("mnemonics", "balance=some", r"balance must be 'none', 'new' or 'all', got 'some'"),
+        ("lucir-aanets", "balance=some", r"balance must be 'none', 'new' or 'all', got 'some'"),
+        ("lucir-aanets", "inner=lucir", r"unknown setting of lucir-aanets 'inner': choose from"),
+        ("lucir-aanets", "neighbours=3", r"unknown setting of lucir-aanets 'neighbours'"),
+        ("lucir-dde", "momentum_=1", r"unknown setting of lucir-dde 'momentum_': choose from"),
+        ("lucir-dde", "neighbours=-1", r"neighbours must be 0 or more, and finite"),
+        ("lucir-dde", "own_weight=1", r"own_weight between 0 and 1, got 10 and 1.0"),
+        ("lucir-dde", "own_weight=0", r"own_weight between 0 and 1, got 10 and 0.0"),
+        ("lucir-dde", "own_weight=nan", r"own_weight must be 0 or more, and finite"),
+        ("podnet-dde", "neighbour_norm=no", r"neighbour_norm must be 'eval' or 'train', got 'no'"),
         ("bic", "seed_=3", r"unknown setting of bic 'seed_': choose from temperature, decay"),
+        ("finetune", "lr=3", r"--set lr=3: finetune has no settings"),
         ("lwff", "weight=1", r"unknown method 'lwff': choose from .*did you mean 'lwf'\?"),
     ],
-)  # fmt: skip
-def test_refuses_settings_that_are_none(method: str, option: str, message: str) -> None:
-    """The message says which, and what is allowed."""
+)
+def test_refuses_invalid_settings(method: str, option: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        make_method(RunSettings("x", method=method, options=(option,)))
+        make_method(method, (option,))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-def test_refuses_a_device_that_is_not_there() -> None:
-    """And says what to do."""
-    with pytest.raises(UsageError, match="there is no CUDA device here; use --device cpu"):
+def test_refuses_a_missing_device() -> None:
+    with pytest.raises(UsageError, match="no CUDA device found; use --device cpu"):
         pick_device("cuda")
     assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
 
@@ -636,52 +481,13 @@ def test_refuses_a_device_that_is_not_there() -> None:
         ("lucir", None, "auto", ("lucir", "SplitCosine", 64, "7x7", 224)),
         ("lucir", 64, "auto", ("lucir", "SplitCosine", 64, "3x3", 64)),
         ("lwf", 65, "auto", ("plain", "Linear", 64, "7x7", 65)),
-        ("podnet", 224, "auto", ("pod", "LSC", 64, "3x3", 224)),
-        ("podnet", 224, "7x7", ("pod", "LSC", 64, "7x7", 224)),
+        ("podnet", 224, "auto", ("pod", LSC.__name__, 64, "3x3", 224)),
+        ("podnet", 224, "7x7", ("pod", LSC.__name__, 64, "7x7", 224)),
     ],
 )
 def test_methods_have_their_own_networks(
     method: str, size: int | None, stem: Any, expected: tuple[Any, ...]
 ) -> None:
-    """The stem by method and size, unless it is given."""
-    chosen = RunSettings("x", method=method, size=size, stem=stem)
-    made = architecture(chosen, make_method(chosen))
+    """The stem depends on method and size, unless it is given."""
+    made = make_architecture(LearnSettings(size=size, stem=stem), make_method(method))
     assert (made.variant, made.head, made.width, made.stem, made.size) == expected
-
-
-def test_training_that_goes_astray_is_an_error() -> None:
-    """It names phase, epoch and the setting to change."""
-    run = small_run("finetune", train=TrainSettings(epochs=2, lr=1e30, milestones=()))
-    with pytest.raises(
-        TrainingError, match=r"loss is nan in phase 0, epoch 2: lower --train\.lr \(now 1e\+30\)"
-    ):
-        run.learn(0)
-
-
-class Stopped(Keeper):
-    """Keeps the first partial that it is given, and hands it out to others."""
-
-    def __init__(self, partial: Partial | None = None):
-        self.partial = partial
-
-    def save_partial(self, partial: Callable[[], Partial]) -> None:
-        self.partial = self.partial or partial()
-
-    def load_partial(self, phase: int) -> Partial | None:
-        return self.partial
-
-
-def test_time_before_a_stop_is_in_the_seconds_and_in_their_parts() -> None:
-    """Those of a phase that is gone on with."""
-    training = TrainSettings(epochs=2, batch_size=16)
-    first, second = (small_run("lucir", train=training) for _ in range(2))
-    first.keeper = Stopped()
-    first.learn(0)
-    partial = first.keeper.partial
-    assert partial is not None and 0 < partial.checkpoint.about["parts"]["train"] < 1000
-    partial.checkpoint.about |= {"elapsed": 1000.0, "parts": {"train": 999.0, "write": 1.0}}
-    second.keeper = Stopped(partial)
-    second.learn(0)
-    (result,) = second.results
-    assert result["parts"]["train"] > 999 and result["parts"]["write"] >= 1
-    assert sum(result["parts"].values()) <= result["seconds"]

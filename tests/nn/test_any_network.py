@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torchvision.models import mobilenet_v3_small, resnet18
+from torchvision.models import mobilenet_v3_small, shufflenet_v2_x0_5
 
 from mrdc._utils.errors import CheckpointError, UsageError
 from mrdc.methods import DDE, LUCIR, AANets, Method, Mnemonics, PODNet, TrainSettings
@@ -16,7 +17,7 @@ from mrdc.nn.branches import any_backbone, as_maps
 from mrdc.nn.checkpoint import Architecture, load_network, read_checkpoint, write_checkpoint
 from mrdc.training.classes import run_phases
 from mrdc.training.settings import MemorySettings
-from tests.helpers import KilledError, Remembers, changed, small_stream, state_of, stored
+from tests.helpers import Remembers, changed, small_stream, state_of, stored
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -35,26 +36,21 @@ class Pyramid(nn.Module):
         return [one, self.second(one)]
 
 
-def torchvision_resnet() -> nn.Module:
-    net = resnet18(weights=None)
+def torchvision_features() -> nn.Module:
+    net: nn.Module = shufflenet_v2_x0_5(weights=None)
     net.fc = nn.Identity()
     return net
 
 
-def torchvision_map() -> nn.Module:
-    features: nn.Module = mobilenet_v3_small(weights=None).features
-    return features
-
-
-def timm_resnet() -> nn.Module:
-    made: nn.Module = pytest.importorskip("timm").create_model("resnet18", num_classes=0)
+def timm_features() -> nn.Module:
+    made: nn.Module = pytest.importorskip("timm").create_model("test_resnet", num_classes=0)
     return made
 
 
 NETWORKS = {
-    "torchvision features": (torchvision_resnet, 512, 1),
-    "torchvision map": (torchvision_map, 576, 1),
-    "timm": (timm_resnet, 512, 1),
+    "torchvision features": (torchvision_features, 1024, 1),
+    "torchvision map": (lambda: mobilenet_v3_small(weights=None).features, 576, 1),
+    "timm": (timm_features, 96, 1),
     "list of maps": (Pyramid, 6, 2),
 }
 EVERY = pytest.mark.parametrize(("make", "width", "maps"), NETWORKS.values(), ids=list(NETWORKS))
@@ -63,7 +59,7 @@ EVERY = pytest.mark.parametrize(("make", "width", "maps"), NETWORKS.values(), id
 def learned(method: Method, network: nn.Module | str, keeper: Remembers, **given: Any) -> Any:
     usual: dict[str, Any] = {
         "memory": MemorySettings("2/class", "original", qualities=(50,)),
-        "train": TrainSettings(epochs=2, lr=0.01, batch_size=6),
+        "train": TrainSettings(epochs=1, lr=0.001, batch_size=16),
     }
     stream = small_stream(2, 1, images=4)
     return run_phases(
@@ -88,39 +84,26 @@ def test_the_width_and_the_maps_of_a_network_are_found(
 
 
 @EVERY
-@pytest.mark.parametrize("method", [LUCIR, PODNet])
 def test_any_network_learns_and_resumes_to_the_same_bits(
-    method: Callable[..., Method],
-    make: Callable[[], nn.Module],
-    width: int,
-    maps: int,
-    tmp_path: Path,
+    make: Callable[[], nn.Module], width: int, maps: int, tmp_path: Path
 ) -> None:
     """From a checkpoint file after a phase; a copy learns, starting from the given weights."""
+    method = partial(PODNet, finetune_epochs=1) if maps > 1 else LUCIR
     network = make().train()
-    before, whole, broken = state_of(network), Remembers(), Remembers(stop=(0, None))
-    made = partial_method(method)
-    result = learned(made(), network, whole)
-    with pytest.raises(KilledError):
-        learned(made(), network, broken)
-    (saved,) = broken.saved
-    write_checkpoint(tmp_path / "phase-00.safetensors", saved.checkpoint)
-    broken.saved = [replace(saved, checkpoint=read_checkpoint(tmp_path / "phase-00.safetensors"))]
-    again = learned(made(), network, broken)
-    assert again.accuracy == result.accuracy
-    mine, theirs = (keeper.saved[-1] for keeper in (whole, broken))
+    before, whole, resumed = state_of(network), Remembers(), Remembers()
+    result = learned(method(), network, whole)
+    path = tmp_path / "phase-00.safetensors"
+    write_checkpoint(path, whole.saved[0].checkpoint)
+    resumed.saved = [replace(whole.saved[0], checkpoint=read_checkpoint(path))]
+    assert learned(method(), network, resumed).accuracy == result.accuracy
+    mine, theirs = (keeper.saved[-1] for keeper in (whole, resumed))
     tensors = mine.checkpoint.tensors["model"]
     assert all(torch.equal(tensors[n], theirs.checkpoint.tensors["model"][n]) for n in tensors)
     assert stored(mine.memory) == stored(theirs.memory) != []
     assert network.training and changed(network, before) == set()
-    kept = {name: tensors[f"backbone.module.{name}"] for name in before}
-    assert not all(torch.equal(kept[name], before[name]) for name in before)
+    assert any(not torch.equal(tensors[f"backbone.module.{n}"], before[n]) for n in before)
     with pytest.raises(CheckpointError, match="which must be passed in"):
         load_network(tmp_path)
-
-
-def partial_method(method: Callable[..., Method]) -> Callable[[], Method]:
-    return method if method is LUCIR else lambda: method(finetune_epochs=1)
 
 
 def test_mnemonics_scales_the_kernels_of_any_network() -> None:
@@ -179,12 +162,8 @@ def test_refuses_networks_that_return_something_else(value: object, shown: str) 
     assert [one.shape for one in as_maps(torch.zeros(2, 3))] == [(2, 3, 1, 1)]
 
 
-def test_refuses_names_that_no_network_has() -> None:
+def test_refuses_unknown_networks_and_heads() -> None:
     with pytest.raises(UsageError, match=r"unknown network 'resnet19'.*mean 'resnet18'\?"):
         learned(LUCIR(), "resnet19", Remembers())
-
-
-def test_refuses_a_checkpoint_of_an_unknown_head() -> None:
-    made = Architecture("plain", "Strange", 2, "3x3", 16)
     with pytest.raises(CheckpointError, match="the head is a Strange, whose method is not"):
-        made.build()
+        Architecture("plain", "Strange", 2, "3x3", 16).build()

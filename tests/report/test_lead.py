@@ -71,6 +71,5 @@ def test_runs_that_cannot_be_compared(tmp_path: Path) -> None:
     for n in range(5):
         made(tmp_path / "d" / str(n), data=f"data-{n}")
     said = lead_text(find_runs([tmp_path / "d"])).splitlines()
-    assert (
-        said[0].startswith("data-0: ") and said[3] == "The tables below have the other comparisons."
-    )
+    assert said[0].startswith("data-0: ")
+    assert said[3] == "The tables below have the other comparisons."

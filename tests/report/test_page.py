@@ -9,11 +9,19 @@ import pytest
 
 from mrdc._utils.errors import OutputError, UsageError
 from mrdc.report import write_report
-from mrdc.report.costs import PARTS as KINDS
-from mrdc.report.costs import seconds_by_part
-from mrdc.report.figures import COLOURS, Figure, drawn, label_points, legend, line, short
+from mrdc.report.curves import KINDS, seconds_by_part
+from mrdc.report.figures import (
+    COLOURS,
+    Figure,
+    Grid,
+    Section,
+    drawn,
+    label_points,
+    legend,
+    line,
+    short,
+)
 from mrdc.report.page import SECTIONS, write_page
-from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import find_runs, read_run
 from mrdc.training.results import MemorySummary
 from tests.report.folders import PARTS, grid, made, phase, scenes
@@ -40,11 +48,8 @@ def names_of(page: str) -> list[str]:
     return re.findall(r'<section id="([^"]+)"', page)
 
 
-# The page
-
-
 def test_the_page_is_self_contained(tmp_path: Path) -> None:
-    """It requests nothing, ids are unique, and it is the same each time."""
+    """It requests nothing, ids are unique, it is the same each time, and names are escaped."""
     runs = grid(tmp_path, {"90": [60.0], "50": [55.0], "10": [50.0]})
     page = written(runs, tmp_path)
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
@@ -52,9 +57,6 @@ def test_the_page_is_self_contained(tmp_path: Path) -> None:
     ids, used = (re.findall(at, page) for at in (r'\sid="([^"]+)"', r"(?:url\(|href=\")#([^)\"]+)"))
     assert len(ids) == len(set(ids)) and set(used) <= set(ids)
     assert page == written(runs, tmp_path)
-
-
-def test_names_from_users_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     page = written([made(tmp_path / "run", name=evil, data=f"/x/{evil}")], tmp_path)
     assert evil not in page and "&lt;script&gt;alert(1)" in page
@@ -62,9 +64,19 @@ def test_names_from_users_are_escaped(tmp_path: Path) -> None:
 
 
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
-    """One run has no trade-off and no detector; a run that has just started has no figure."""
+    """One run has no trade-off and no detector; a run that has just started has no figure.
+
+    Figures are also files: SVG, and their data as CSV.
+    """
     names = names_of(written([made(tmp_path / "run")], tmp_path))
     assert names == ["runs", "table", "accuracy", "budget", "volume-ratio", "confusion", "time"]
+    folder = tmp_path / "page-figures"
+    files = {path.stem for path in folder.iterdir()}
+    assert {"accuracy-1", "time-1", "volume-ratio-1", "confusion-1"} == files
+    rows = list(csv.reader((folder / "accuracy-1.csv").read_text().splitlines()))
+    assert rows[0] == ["run", "phase", "accuracy of the classes seen, %", "standard deviation"]
+    assert [float(row[2]) for row in rows[1:]] == [60.0, 50.0]
+    assert (folder / "accuracy-1.svg").read_text().startswith("<svg")
     page = written([made(tmp_path / "begun", (), done=False)], tmp_path)
     assert names_of(page) == ["runs"] and "unfinished: 0 of 2 phases" in page
     equal = made(tmp_path / "equal", (), done=False, phases=5, first="equal")
@@ -80,18 +92,6 @@ def test_sections_can_be_chosen(tmp_path: Path) -> None:
     assert "<h1>T</h1>" in page and "Why?" in page and "70.84" in page
     with pytest.raises(UsageError, match="unknown section 'tables'"):
         written([run], tmp_path, sections=("tables",))
-
-
-def test_figures_are_also_files(tmp_path: Path) -> None:
-    """As SVG, and their data as CSV."""
-    written([made(tmp_path / "run")], tmp_path)
-    folder = tmp_path / "page-figures"
-    names = {path.stem for path in folder.iterdir()}
-    assert {"accuracy-1", "time-1", "volume-ratio-1", "confusion-1"} == names
-    rows = list(csv.reader((folder / "accuracy-1.csv").read_text().splitlines()))
-    assert rows[0] == ["run", "phase", "accuracy of the classes seen, %", "standard deviation"]
-    assert [float(row[2]) for row in rows[1:]] == [60.0, 50.0]
-    assert (folder / "accuracy-1.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -111,17 +111,21 @@ def test_refuses_to_replace_other_files(
     assert (tmp_path / "theirs.html").read_text() == "mine"
 
 
-# Tables
-
-
 def test_what_all_runs_share_is_in_the_caption(tmp_path: Path) -> None:
-    """A single run has everything in the table, with all its commits."""
+    """A single run has everything in the table, with all its commits; empty columns are dropped."""
     folders = [made(tmp_path / str(n), seed=n) for n in range(2)]
     (both,), (alone,) = grids("runs", folders), grids("runs", folders[:1])
     assert "seed" in both.rows[0] and "data" not in both.rows[0] and "budget" not in both.rows[0]
     assert both.caption.startswith("All runs: data photos, phases 1, budget 8/class")
     assert "data" in alone.rows[0] and not alone.caption
     assert "abc1234, then def5678" in alone.rows[1]
+    bare = made(tmp_path / "a", events=[phase(0, 60.0, memory=MemorySummary())], name="finetune")
+    (table,), (budgets,) = (grids(name, [bare, folders[0]]) for name in ("runs", "budget"))
+    places = [table.rows[0].index(head) for head in ("budget", "quality")]
+    found = [[row[place] for place in places] for row in table.rows[1:]]
+    assert found == [["", ""], ["8/class", "auto"]] and len(budgets.rows) == 2
+    table = Grid([["a", "b", "c", "d"], ["x", "", 1, "2.5 ± 1"], ["y", None, "-3", ""]])
+    assert table.rows[0] == ["a", "c", "d"] and table.numbers == [False, True, True]
 
 
 def test_remarks_on_the_data(tmp_path: Path) -> None:
@@ -136,15 +140,6 @@ def test_remarks_on_the_data(tmp_path: Path) -> None:
         "data-1: synthetic images",
         "These runs use different data: compare within one data set only.",
     ]
-
-
-def test_runs_without_a_memory_have_no_budget(tmp_path: Path) -> None:
-    bare = made(tmp_path / "a", events=[phase(0, 60.0, memory=MemorySummary())], name="finetune")
-    folders = [bare, made(tmp_path / "b")]
-    (table,), (budgets,) = grids("runs", folders), grids("budget", folders)
-    places = [table.rows[0].index(head) for head in ("budget", "quality")]
-    found = [[row[place] for place in places] for row in table.rows[1:]]
-    assert found == [["", ""], ["8/class", "auto"]] and len(budgets.rows) == 2
 
 
 def test_means_and_deviations_over_seeds(tmp_path: Path) -> None:
@@ -186,14 +181,6 @@ def test_scenes_are_averaged_over_seeds(tmp_path: Path) -> None:
     assert str(section("detection", folders).parts[2:]).count("phase 0: few.") == 1
 
 
-def test_grids_drop_empty_columns_and_find_numbers() -> None:
-    table = Grid([["a", "b", "c", "d"], ["x", "", 1, "2.5 ± 1"], ["y", None, "-3", ""]])
-    assert table.rows[0] == ["a", "c", "d"] and table.numbers == [False, True, True]
-
-
-# Figures
-
-
 def test_many_lines_take_several_figures(tmp_path: Path) -> None:
     """No more than there are colours, about equally many in each; other phases stand apart."""
     runs = [made(tmp_path / f"{n}", train={"lr": n}) for n in range(len(COLOURS) + 3)]
@@ -216,8 +203,11 @@ def test_a_trade_off_needs_three_qualities_of_equal_settings(tmp_path: Path) -> 
 
 
 def test_small_figures_and_their_ticks(tmp_path: Path) -> None:
-    """R_q with numbers in full and the quality in use; tasks are whole numbers."""
-    run = [made(tmp_path / "run")]
+    """R_q with numbers in full, the quality in use, and what it leaves out; tasks are integers."""
+    more = {"left_out": {"class c": "one image", "jpeg 10": "too many rows"}}
+    run = [made(tmp_path / "run", result=more)]
+    (_, note) = section("volume-ratio", run).parts
+    assert str(note).endswith("left out of R_q: class c (one image), jpeg 10 (too many rows).")
     (ratios,), (tasks,) = figures("volume-ratio", run), figures("confusion", run)
     assert ratios.small and tasks.small and ratios.title.endswith("; quality in use: 50")
     assert ">0.5<" in ratios.svg and ">5<" in ratios.svg
@@ -225,27 +215,17 @@ def test_small_figures_and_their_ticks(tmp_path: Path) -> None:
     assert texts.count("0") >= 2 and not any("." in text for text in texts)
 
 
-def test_what_r_q_leaves_out_is_named(tmp_path: Path) -> None:
-    more = {"left_out": {"class c": "one image", "jpeg 10": "too many rows"}}
-    (_, note) = section("volume-ratio", [made(tmp_path / "run", result=more)]).parts
-    assert str(note).endswith("left out of R_q: class c (one image), jpeg 10 (too many rows).")
-
-
-def test_time_is_summed_by_kind_of_work(tmp_path: Path) -> None:
-    """Small kinds together; every kind has a colour."""
-    found = seconds_by_part(read_run(made(tmp_path / "run")))
-    assert (found["train"], found["evaluate"], found["other"]) == (8.0, 2.0, 0.5)
-    assert len(KINDS) + 1 <= len(COLOURS)
-
-
 def test_a_first_phase_taken_over_is_shown(tmp_path: Path) -> None:
-    """As a kind of its own; its images do not count for the speed."""
+    """As a kind of its own; its images do not count for the speed. Small kinds are summed."""
     took = phase(0, 1, trained_images=9000, parts=PARTS | {"train": 0.1, "taken_over": 4.0})
     own, other = made(tmp_path / "a"), made(tmp_path / "b", events=[took, phase(1, 1)])
     assert ["taken_over" in figures("time", [run])[0].data[0] for run in (own, other)] == [0, 1]
     (before,), (table,) = grids("time", [own]), grids("time", [other])
     assert not before.caption and table.caption.startswith("Taken over: ")
     assert table.rows[1][2:] == ["9,080", "20"]
+    found = seconds_by_part(read_run(own))
+    assert (found["train"], found["evaluate"], found["other"]) == (8.0, 2.0, 0.5)
+    assert len(KINDS) + 1 <= len(COLOURS)  # every kind has one
 
 
 @pytest.mark.parametrize("name", [r"a$\frac$b", "_hidden", "caf\udce9"])

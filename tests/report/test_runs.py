@@ -6,33 +6,20 @@ from typing import Any
 import pytest
 
 from mrdc._utils.errors import DataError
-from mrdc.report.groups import group_by_seed
-from mrdc.report.runs import find_runs, read_run
+from mrdc.report.runs import by_seed, find_runs, read_run
 from mrdc.report.tables import compared
 from tests.report.folders import RESULT, made, phase
 
 
 def test_each_run_is_found_once(tmp_path: Path) -> None:
-    """By its folder, its results, a folder above, or a link."""
+    """By its folder, its results, a folder above, or a link; a folder without any is refused."""
+    for where, message in (("nowhere", "no such folder"), (".", "contains no run")):
+        with pytest.raises(DataError, match=message):
+            find_runs([tmp_path / where])
     one, two = made(tmp_path / "s" / "one"), made(tmp_path / "s" / "two", seed=1)
     (tmp_path / "link").symlink_to(one)
     found = find_runs([tmp_path / "s", one, two / "results.jsonl", tmp_path / "link"])
     assert [run.path for run in found] == [one, two]
-
-
-@pytest.mark.parametrize(
-    ("where", "message"), [("nowhere", "no such folder"), (".", "contains no run")]
-)
-def test_no_run_is_refused(where: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=message):
-        find_runs([tmp_path / where])
-
-
-def test_a_run_is_read_into_typed_results(tmp_path: Path) -> None:
-    found = read_run(made(tmp_path / "run"))
-    assert found.phases == [phase(0, 60.0), phase(1, 50.0)]
-    assert found.result is not None and found.result.mean_choice == RESULT.mean_choice
-    assert found.name == "lucir-mrdc" and not found.problems
 
 
 def test_runs_are_in_the_order_of_their_grid(tmp_path: Path) -> None:
@@ -55,7 +42,7 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(tmp_path: Pa
     for number, epochs in enumerate([1, 1, 4]):
         made(tmp_path / "s" / str(number), seed=number, train={"epochs": epochs})
     made(tmp_path / "s" / "3", memory={"select": "random"}, train={"epochs": 1}, seed=5)
-    groups = group_by_seed(find_runs([tmp_path / "s"]))
+    groups = by_seed(find_runs([tmp_path / "s"]))
     assert [(group.label, len(group.runs)) for group in groups] == [
         ("lucir-mrdc, quality auto, train.epochs 1", 2),
         ("lucir-mrdc, quality auto, train.epochs 4", 1),
@@ -77,7 +64,7 @@ def test_labels_name_what_differs(
     first: dict[str, Any], second: dict[str, Any], expected: list[str], tmp_path: Path
 ) -> None:
     runs = [made(tmp_path / "0", **first), made(tmp_path / "1", **second)]
-    found = [group.label for group in group_by_seed(find_runs(runs))]
+    found = [group.label for group in by_seed(find_runs(runs))]
     pairs = zip(found, expected, strict=True)
     assert all(label.startswith("lucir-mrdc, ") and label.endswith(text) for label, text in pairs)
 
@@ -86,31 +73,26 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
     """Run twice it would look like a second seed without any spread."""
     seeds = [("a", 0, 60.0), ("b", 1, 40.0), ("c", 0, 60.0)]
     runs = [made(tmp_path / name, (value, value), seed=seed) for name, seed, value in seeds]
-    (group,) = group_by_seed(find_runs(runs))
+    (group,) = by_seed(find_runs(runs))
     assert [run.path.name for run in group.runs] == ["a", "b"]
     counted = [str(part) for part in compared(find_runs(runs)).parts]
     assert counted[1] == "A seed that was run more than once counts once."
 
 
-def test_broken_lines_are_reported_and_skipped(tmp_path: Path) -> None:
-    """Cut short, or without the fields of a phase."""
+def test_damage_is_reported(tmp_path: Path) -> None:
+    """Broken lines are skipped; a run that lacks a phase or its settings is left out."""
     run = made(tmp_path / "run")
+    found = read_run(run)
+    assert found.phases == [phase(0, 60.0), phase(1, 50.0)] and not found.problems
+    assert found.result is not None and found.result.mean_choice == RESULT.mean_choice
     with (run / "results.jsonl").open("ab") as file:
         file.write(b'{"event": "phase", "phase"\n{"event": "phase", "phase": 2}\n')
     found = read_run(run)
     assert found.problems == [f"line {n} of results.jsonl cannot be read" for n in (5, 6)]
-    assert found.accuracy == [60.0, 50.0]
-
-
-def test_a_run_that_lacks_a_phase_is_left_out(tmp_path: Path) -> None:
-    """Its averages would mean something else."""
-    found = read_run(made(tmp_path / "run", events=[phase(0, 50), phase(2, 40)]))
+    assert found.accuracy == [60.0, 50.0] and found.name == "lucir-mrdc"
+    found = read_run(made(tmp_path / "lacking", events=[phase(0, 50), phase(2, 40)]))
     assert found.phases == [] and found.result is None and "lacks phases" in found.problems[0]
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "3", "{}"])
-def test_a_run_with_a_damaged_config_is_left_out(text: str, tmp_path: Path) -> None:
-    run = made(tmp_path / "run")
-    (run / "config.json").write_text(text)
-    found = read_run(run)
-    assert found.phases == [] and "config.json cannot be read" in found.problems[0]
+    for text in ("{", "[]", "3", "{}"):
+        (run / "config.json").write_text(text)
+        found = read_run(run)
+        assert found.phases == [] and "config.json cannot be read" in found.problems[0]

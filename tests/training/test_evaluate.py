@@ -38,18 +38,14 @@ HEAD = Known(torch.eye(3)[[0, 2, 1, 1, 0, 2, 0]])  # its answers
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_accuracy_by_hand(size: int) -> None:
-    """Task 0 is classes 0 and 1: three of four right; task 1 is class 2: one of three."""
-    tasks = [range(2), range(2, 3)]
-    found = evaluate(HEAD, lambda out: out.scores, views(LABELS, size), tasks)
+    """Three of four right, and one of three; a method may differ from its head."""
+    seen = views(LABELS, size)
+    found = evaluate(HEAD, lambda out: out.scores, seen, [range(2), range(2, 3)])
     assert found["accuracy"] == found["head_accuracy"] == pytest.approx(400 / 7)
     assert found["tasks"] == pytest.approx([75.0, 100 / 3])
     assert found["confusion"] == [[3, 1], [2, 1]]
-
-
-def test_method_may_differ_from_its_head() -> None:
-    """Here it always predicts class 2; the head keeps its own accuracy."""
     tasks = [range(1), range(1, 3)]
-    found = evaluate(HEAD, lambda out: torch.eye(3)[[2] * len(out.scores)], views(LABELS, 4), tasks)
+    found = evaluate(HEAD, lambda out: torch.eye(3)[[2] * len(out.scores)], seen, tasks)
     assert (found["accuracy"], found["head_accuracy"]) == pytest.approx((300 / 7, 400 / 7))
     assert found["tasks"] == pytest.approx([0.0, 60.0])
     assert found["confusion"] == [[0, 2], [0, 5]]

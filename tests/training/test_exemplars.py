@@ -1,4 +1,4 @@
-"""What a run stores: previews, ranks, budgets, and pixels stored instead of others."""
+"""The memory of a run: previews, ranks, budgets, substitutes, and images encoded once."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,44 +9,45 @@ import pytest
 
 from mrdc._utils.clock import Clock
 from mrdc.codec import CODECS
-from mrdc.codec.image import Pixels, decode
-from mrdc.data.images import ImageSet
+from mrdc.codec.image import decode
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import embed
+from mrdc.planning import search as planning
 from mrdc.planning.selection import herding
-from mrdc.training.exemplars import Exemplars
-from mrdc.training.settings import MemorySettings, RunSettings, TrainSettings
-from tests.conftest import CHEAP, jpeg
+from mrdc.training.exemplars import Arrange, Exemplars, keep_order
+from mrdc.training.settings import MemorySettings
+from tests.conftest import CHEAP
+from tests.helpers import small_stream
+from tests.planning.commands import Counting
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
 
-def stream(classes: int = 4, images: int = 8) -> Stream:
-    """Two classes a phase, of small JPEG files with the same names in every class."""
-    made = []
-    for first in (0, 50):
-        data = [[jpeg(100 * c + first + n, 95, 20, 24) for n in range(images)]
-                for c in range(classes)]  # fmt: skip
-        photos = tuple([Photo(str(n), partial(bytes, d)) for n, d in enumerate(of)] for of in data)
-        sizes = tuple([len(d) for d in of_class] for of_class in data)
-        made.append(ImageSet(tuple("abcdefgh"[:classes]), photos, sizes))
-    return Stream(made[0], made[1], (2,) * (classes // 2))
-
-
-def run_settings(**memory: Any) -> RunSettings:
-    budget = MemorySettings(
-        budget="6/class", **{"quality": "original", "candidates": (50,)} | memory
+def stream(*sizes: int, images: int = 8) -> Stream:
+    """Small JPEG files with the same names in every class."""
+    made = small_stream(*sizes, images=images, height=20, width=24)
+    photos = tuple(
+        [Photo(str(n), one.load) for n, one in enumerate(of_class)]
+        for of_class in made.train.photos
     )
-    return RunSettings(
-        "photos", method="lucir", network="resnet18-narrow", size=8, device="cpu", threads=2,
-        memory=budget, train=TrainSettings(epochs=2, lr=0.01, batch_size=8),
-    )  # fmt: skip
+    return Stream(replace(made.train, photos=photos), made.test, sizes)
 
 
-def exemplars(many: int = 4, **memory: Any) -> Exemplars:
-    return Exemplars(run_settings(**memory), stream(many), lambda ids, ranking, label: ranking)
+def filling(
+    source: Stream | None = None, arrange: Arrange = keep_order, **memory: Any
+) -> Exemplars:
+    """The memory of two phases of two classes, by default with originals."""
+    usual: dict[str, Any] = {"budget": "6/class", "quality": "original", "qualities": (50,)}
+    settings = MemorySettings(**usual | memory)
+    return Exemplars(settings, source or stream(2, 2), arrange, threads=2)
+
+
+def store(made: Exemplars, *phases: int) -> Exemplars:
+    for phase in phases:
+        made.store(phase, CHEAP, Clock())
+    return made
 
 
 def held(memory: ReplayMemory) -> dict[tuple[int, str], bytes]:
@@ -56,131 +57,141 @@ def held(memory: ReplayMemory) -> dict[tuple[int, str], bytes]:
     return {key: memory.encoded(place) for place, key in enumerate(keys)}
 
 
-def flat(*colour: int) -> Pixels:
-    return np.full((16, 16, 3), colour, np.uint8)
+# Searching and encoding
 
 
-@pytest.mark.parametrize(
-    ("quality", "after_preview", "after_store"), [("auto", 1, 1), ("dynamic", 1, 1), ("50", 0, 0)]
-)
-def test_a_preview_chooses_the_quality_where_none_is_chosen_yet(
-    quality: str, after_preview: int, after_store: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("quality", ["auto", "dynamic", "50"])
+def test_images_that_the_search_encoded_are_stored(
+    quality: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once in a phase, so that what is stored is what was seen."""
-    choices: list[int] = []
-    real = Exemplars._choose
+    """Once, and as without a search; images after these may be tried again if there is room."""
+    codec = Counting()
+    monkeypatch.setitem(CODECS, codec.name, codec)
+    made = filling(codec=(codec.name,), qualities=(50, 40), quality=quality, budget="2/class")
+    plain = ReplayMemory(made.budget, CODECS["jpeg"], 50)
+    for phase, labels in enumerate(made.stream.phases):
+        codec.calls.clear()
+        store(made, phase)
+        photos = {label: made.stream.train.photos[label] for label in labels}
+        for label, of_class in photos.items():
+            pixels = [of_class[int(name)].pixels() for name in made.memory.sources(label)]
+            assert [codec.calls[one.tobytes(), made.quality] for one in pixels] == [1] * len(pixels)
+        assert {given for _, given in codec.calls} == {50, 40}
+        ranks = {label: herding(embed(of, CHEAP)[0], 8) for label, of in photos.items()}
+        plain.quality = made.quality
+        plain.add({label: [photos[label][n] for n in order] for label, order in ranks.items()})
+    assert made.quality in (40, 50)
+    assert held(made.memory) == held(plain)
 
-    def choose(self: Exemplars) -> None:
-        choices.append(1)
-        real(self)
 
-    monkeypatch.setattr(Exemplars, "_choose", choose)
-    made = exemplars(quality=quality, epsilon=1e9)
+@pytest.mark.parametrize(("quality", "searches"), [("auto", 1), ("dynamic", 1), ("50", 0)])
+def test_preview_chooses_the_quality_if_none_is_chosen_yet(
+    quality: str, searches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once per phase, so that what is stored is what was previewed."""
+    budgets: list[object] = []
+
+    def search(*arguments: Any, **options: Any) -> Any:
+        budgets.append(arguments[1])
+        return planning.search(*arguments, **options)
+
+    monkeypatch.setattr("mrdc.training.exemplars.search", search)
+    made = filling(quality=quality, epsilon=1e9)
     assert made.quality == (50 if quality == "50" else None)
     seen = made.preview(0, CHEAP, Clock())
-    assert (made.quality, seen.quality, len(choices)) == (50, 50, after_preview)
+    assert (made.quality, seen.quality, len(budgets)) == (50, 50, searches)
     assert len(made.memory) == 0
-    made.store(0, CHEAP, Clock())
-    assert (made.quality, made.memory.quality, len(choices)) == (50, 50, after_store)
+    made.settings = replace(made.settings, epsilon=1e-9)  # by which nothing passes
+    store(made, 0)
+    assert (made.quality, made.memory.quality, len(budgets)) == (50, 50, 1)
     assert held(made.memory) == held(seen)
-    assert [candidate.quality for candidate in made.candidates] == [None, 50]
+    assert [candidate.quality for candidate in made.found.candidates] == [None, 50]
 
 
-def test_a_preview_keeps_a_choice_that_store_would_not_make() -> None:
-    """After a preview under auto, another rule changes nothing any more."""
-    made = exemplars(quality="auto", epsilon=1e9)
-    made.preview(0, CHEAP, Clock())
-    made.settings = run_settings(quality="auto", epsilon=1e-9)  # by which nothing passes
-    made.store(0, CHEAP, Clock())
-    assert (made.codec.name, made.quality) == ("jpeg", 50)
-
-
-def test_a_preview_is_of_the_new_classes_alone() -> None:
-    """Which will be stored, give or take one at the end; the memory stays as it is."""
-    made = exemplars()
-    made.store(0, CHEAP, Clock())
+def test_preview_holds_the_new_classes_alone() -> None:
+    """As they will be stored, give or take one at the end; the memory stays as it is."""
+    made = store(filling(), 0)
     before = held(made.memory)
     seen = made.preview(1, CHEAP, Clock())
     assert seen.labels == [2, 3]
     assert held(made.memory) == before
-    made.store(1, CHEAP, Clock())
+    store(made, 1)
     assert made.memory.labels == [0, 1, 2, 3]
     for label in (2, 3):
-        told, stored = seen.sources(label), made.memory.sources(label)
-        both = min(len(told), len(stored))
-        assert told[:both] == stored[:both] and abs(len(told) - len(stored)) <= 1
-        assert all(held(seen)[label, n] == held(made.memory)[label, n] for n in told[:both])
+        shown, stored = seen.sources(label), made.memory.sources(label)
+        both = min(len(shown), len(stored))
+        assert shown[:both] == stored[:both] and abs(len(shown) - len(stored)) <= 1
+        assert all(held(seen)[label, n] == held(made.memory)[label, n] for n in shown[:both])
 
 
-@pytest.mark.parametrize("quality", ["90", "original"])
-@pytest.mark.parametrize("phase", [0, 1])
-def test_given_pixels_are_stored_instead(quality: str, phase: int) -> None:
-    """Of that label and that name, and nothing else of the phase; older classes stay."""
-    plain, other = exemplars(quality=quality), exemplars(quality=quality)
-    for number in range(phase):
-        plain.store(number, CHEAP, Clock())
-        other.store(number, CHEAP, Clock())
-    plain.store(phase, CHEAP, Clock())
-    before = held(plain.memory)
-    label = 2 * phase + 1
-    first, second = (plain.memory.sources(n) for n in (label - 1, label))
-    names = [name for name in second if name in first][:2]  # in both classes
-    instead = {(label, name): flat(10 + 40 * n, 200, 90) for n, name in enumerate(names)}
-    assert len(instead) == 2 < len(second)
-    instead[label - 1, names[0]] = flat(5, 6, 7)
-    other.store(phase, CHEAP, Clock(), instead)
-    after = held(other.memory)
-    for key, wanted in instead.items():
-        stored = after[key]
-        assert stored[:2] == b"\xff\xd8"
-        assert np.abs(decode(stored).astype(int) - wanted).max() <= 3
-        if quality == "original":
-            assert stored == CODECS["jpeg"].encode(wanted, 95)
-    older = {key: value for key, value in before.items() if key[0] < label - 1}
-    assert {key: value for key, value in after.items() if key not in instead} == older
-    assert other.memory.nbytes <= other.memory.budget_bytes
-
-
-def test_a_budget_that_does_not_grow_is_shared_with_older_classes() -> None:
+def test_fixed_budget_is_shared_with_older_classes() -> None:
     """10 originals: all for the first two classes, half of them for the next two."""
-    chosen = run_settings(accounting="file")
-    chosen = replace(chosen, memory=replace(chosen.memory, budget="10 originals"))
-    made = Exemplars(chosen, stream(), lambda ids, ranking, label: ranking)
+    made = filling(budget="10 originals", accounting="file")
     for phase, room in enumerate((10, 5)):
         seen = made.preview(phase, CHEAP, Clock())
-        made.store(phase, CHEAP, Clock())
-        assert abs(made.candidates[0].quantity - room) <= 1
+        store(made, phase)
+        assert abs(made.found.candidates[0].quantity - room) <= 1
         assert abs(len(seen) - room) <= 1
 
 
 @pytest.mark.parametrize("pairing", ["paired", "independent"])
-def test_ranks_are_those_of_originals_or_of_compressed_images(pairing: str) -> None:
-    """As herding gives them, and the method turns them round; the best that fit are stored."""
-    chosen = run_settings(pairing=pairing, quality="10")
-    found = Exemplars(chosen, stream(2, 12), lambda ids, ranking, label: ranking[::-1])
-    found.store(0, CHEAP, Clock())
-    parted = False
+def test_images_are_ranked_by_originals_or_by_compressed_images(pairing: str) -> None:
+    """By herding, in the order that the method makes of it; the best that fit are stored."""
+    source = stream(2, images=12)
+    made = filling(source, lambda ids, ranks, label: ranks[::-1], pairing=pairing, quality="10")
+    store(made, 0)
+    differ = False
     for label in (0, 1):
-        photos = found.stream.train.photos[label]
+        photos = made.stream.train.photos[label]
         coded = ReplayMemory("1MB", "jpeg", 10)
         coded.add({0: photos})
         files = [Photo(str(n), partial(coded.encoded, n)) for n in range(12)]
         by_file, by_code = (herding(embed(of, CHEAP)[0], 12)[::-1] for of in (photos, files))
-        parted |= by_file.tolist() != by_code.tolist()
-        held = found.memory.sources(label)
+        differ |= by_file.tolist() != by_code.tolist()
+        names = made.memory.sources(label)
         ranks = by_file if pairing == "paired" else by_code
-        assert len(held) > 1 and held == [photos[n].id for n in ranks[: len(held)]]
-    assert parted  # else there would be nothing to tell
+        assert len(names) > 1 and names == [photos[n].id for n in ranks[: len(names)]]
+    assert differ  # otherwise the two pairings could not be told apart
+
+
+# Substitutes
 
 
 @pytest.mark.parametrize("quality", ["90", "original"])
-def test_given_pixels_are_charged_to_the_budget(quality: str) -> None:
-    """Noise takes more bytes than a photo, so that fewer images are held, first ranks first."""
-    plain, other = exemplars(quality=quality), exemplars(quality=quality)
-    plain.store(0, CHEAP, Clock())
-    keys = list(held(plain.memory))
+@pytest.mark.parametrize("phase", [0, 1])
+def test_substitutes_are_stored_instead(quality: str, phase: int) -> None:
+    """Under their labels and names, and nothing else of the phase; older classes stay."""
+    plain, other = filling(quality=quality), filling(quality=quality)
+    store(other, *range(phase))
+    store(plain, *range(phase + 1))
+    before = held(plain.memory)
+    label = 2 * phase + 1
+    first, second = (plain.memory.sources(n) for n in (label - 1, label))
+    names = [name for name in second if name in first][:2]  # in both classes
+    substitutes = {
+        (label, name): np.full((16, 16, 3), (10 + 40 * n, 200, 90), np.uint8)
+        for n, name in enumerate(names)
+    }
+    assert len(substitutes) == 2 < len(second)
+    substitutes[label - 1, names[0]] = np.full((16, 16, 3), (5, 6, 7), np.uint8)
+    other.store(phase, CHEAP, Clock(), substitutes)
+    after = held(other.memory)
+    for key, wanted in substitutes.items():
+        assert after[key][:2] == b"\xff\xd8"
+        assert np.abs(decode(after[key]).astype(int) - wanted).max() <= 3
+        if quality == "original":
+            assert after[key] == CODECS["jpeg"].encode(wanted, 95)
+    older = {key: value for key, value in before.items() if key[0] < label - 1}
+    assert {key: value for key, value in after.items() if key not in substitutes} == older
+    assert other.memory.nbytes <= other.memory.budget_bytes
+
+
+@pytest.mark.parametrize("quality", ["90", "original"])
+def test_substitutes_are_charged_to_the_budget(quality: str) -> None:
+    """Noise takes more bytes than a photo, so fewer images fit, first ranks first."""
+    plain, other = store(filling(quality=quality), 0), filling(quality=quality)
     rng = np.random.default_rng(0)
-    noise = {key: rng.integers(0, 256, (48, 48, 3), dtype=np.uint8) for key in keys}
+    noise = {key: rng.integers(0, 256, (48, 48, 3), dtype=np.uint8) for key in held(plain.memory)}
     other.store(0, CHEAP, Clock(), noise)
     assert other.memory.nbytes <= other.memory.budget_bytes
     assert 2 <= len(other.memory) < len(plain.memory)

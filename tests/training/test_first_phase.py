@@ -1,183 +1,199 @@
 """Runs that agree on their first phase train it once."""
 
 import os
-import signal
-import time
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+import torch
 
-from mrdc._utils.errors import CheckpointError
-from mrdc.cli.main import main
-from mrdc.experiments.folder import RESULTS, RunFolder, drop_oldest
-from mrdc.methods import METHODS
+from mrdc.data.photo import Photo
+from mrdc.data.stream import Stream
+from mrdc.experiments.folder import RunFolder, drop_oldest
+from mrdc.methods.aanets import AANets
+from mrdc.methods.base import Method
+from mrdc.methods.icarl import ICaRL
 from mrdc.methods.lucir import LUCIR
-from mrdc.nn.checkpoint import read_checkpoint
-from tests.conftest import make_photos
-from tests.processes import SMALL, epochs, finish, numbers, running, saved, until
+from mrdc.nn.checkpoint import Checkpoint, read_checkpoint
+from mrdc.training.settings import TrainSettings
+from tests.conftest import pixels
+from tests.helpers import Run, changed, small_run, small_stream, state_of, stored
+from tests.training.feeds import equal
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Flags of a run of two phases of one epoch, on six classes of twelve small photos."""
-    data = make_photos(tmp_path_factory.mktemp("data") / "photos", classes=6, images=12)
-    return ["--data", str(data), *SMALL, "--train.epochs", "1", "--phases", "1"]
+@contextmanager
+def opened(path: Path, **options: Any) -> Iterator[RunFolder]:
+    folder = RunFolder(path, {}, {}, **options)
+    try:
+        yield folder
+    finally:
+        folder.close()
 
 
-@pytest.fixture(scope="module")
-def alone(short: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run that shares nothing."""
-    root = tmp_path_factory.mktemp("alone")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MRDC_CACHE", str(root / "cache"))
-        result = finish("lucir", *short, "--out", root / "run", "--no-cache")
-        assert list((root / "cache").iterdir()) == []
-        return result
+def learned(path: Path, cache: bool = True, **settings: Any) -> tuple[Run, list[int]]:
+    """A run of two phases, and the phase of every epoch it trained."""
+    epochs: list[int] = []
+
+    def note(kind: str, fields: dict[str, Any]) -> None:
+        epochs.extend([fields["phase"]] if kind == "epoch" else [])
+
+    with opened(path, cache=cache, listener=note) as folder:
+        run = small_run("lucir", stream=small_stream(2, 2), keeper=folder, **settings)
+        run.run()
+    return run, epochs
 
 
 @pytest.fixture
-def left(short: list[str], tmp_path: Path) -> Path:
-    """What a run with another memory has left for others: the one file."""
-    run = ["lucir-mrdc", *short, "--memory.quality", "50"]
-    finish(*run, "--out", tmp_path / "first")
-    assert epochs(tmp_path / "first", 0) == 1
+def shared(tmp_path: Path) -> Path:
+    """The first phase of a run with another memory, in the cache."""
+    _, epochs = learned(tmp_path / "first", memory={"quality": "50"})
+    assert epochs == [0, 1]
     (file,) = (tmp_path / "cache" / "first-phase").glob("*.safetensors")
     return file
 
 
-def second(tmp_path: Path, short: list[str], *flags: str) -> dict[str, Any]:
-    """A run that could use it."""
-    run = ["lucir", *short, *flags]
-    return finish(*run, "--out", tmp_path / "second")
+def test_first_phase_is_trained_once(shared: Path, tmp_path: Path) -> None:
+    """The rest of the run is the same, bit for bit, as if it had been trained again."""
+    found, epochs = learned(tmp_path / "second")
+    alone, all_epochs = learned(tmp_path / "alone", cache=False)
+    assert (epochs, all_epochs) == ([1], [0, 1])
+    assert list(shared.parent.glob("*.safetensors")) == [shared]
+    assert changed(found.learner.model, state_of(alone.learner.model)) == set()
+    assert stored(found.memory) == stored(alone.memory)
+    for got, wanted in zip(found.results, alone.results, strict=True):
+        assert (got.accuracy, got.trained_images) == (wanted.accuracy, wanted.trained_images)
+    first = found.results[0]
+    assert first.first_phase_seconds is not None
+    assert 0 < first.parts["taken_over"] <= first.first_phase_seconds
+    assert first.seconds > first.parts["taken_over"]
+    assert "taken_over" not in alone.results[0].parts
 
 
-def test_the_first_phase_is_trained_once(
-    short: list[str], left: Path, tmp_path: Path, alone: dict[str, Any]
+def flip(data: bytes) -> bytes:
+    """Flip a bit in a weight, where the format does not show it."""
+    place = len(data) // 2 + 3
+    return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [flip, lambda data: data[: len(data) // 2]])
+def test_damaged_shared_phase_is_trained_again(
+    damage: Callable[[bytes], bytes], shared: Path, tmp_path: Path
 ) -> None:
-    """And is the same to the bit as when it is trained again."""
-    found = second(tmp_path, short)
-    assert epochs(tmp_path / "second", 0) == 0
-    assert epochs(tmp_path / "second", 1) == 1
-    assert numbers(found) == numbers(alone)
-    assert found["trained_images"] == alone["trained_images"]
-    taken = found["parts"]["taken_over"]
-    assert 0 < taken <= found["first_phase_seconds"] and found["seconds"] > taken
-    assert "taken_over" not in alone["parts"]
+    whole = [tensor.clone() for tensor in read_checkpoint(shared).tensors["model"].values()]
+    shared.write_bytes(damage(shared.read_bytes()))
+    _, epochs = learned(tmp_path / "second")
+    assert epochs == [0, 1]
+    assert equal(whole, list(read_checkpoint(shared).tensors["model"].values()))
 
 
-def test_another_first_phase_is_not_shared(short: list[str], left: Path, tmp_path: Path) -> None:
-    """Another seed, another network."""
-    second(tmp_path, short, "--seed", "1")
-    assert epochs(tmp_path / "second", 0) == 1
-    assert len(list(left.parent.glob("*.safetensors"))) == 2
+# What the first phase depends on
 
 
-def test_a_method_of_ones_own_trains_its_own(
-    short: list[str], left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@dataclass(kw_only=True)
+class Mine(LUCIR):
+    """A method of another package, which may train differently."""
+
+
+def drawn(seed: int) -> Stream:
+    """Images as pixels: files of the same names and sizes, with other contents."""
+    made = small_stream(2, 2)
+    photos = tuple(
+        [Photo(one.id, partial(pixels, seed + n, 8, 8)) for n, one in enumerate(of_class)]
+        for of_class in made.train.photos
+    )
+    return replace(made, train=replace(made.train, photos=photos))
+
+
+def key(method: Method | None = None, **settings: Any) -> str | None:
+    usual: dict[str, Any] = {"stream": drawn(0)}
+    return small_run(method or LUCIR(), **usual | settings).learner.first_phase_key()
+
+
+def test_first_phase_does_not_depend_on_memory_or_later_phases() -> None:
+    """Nor on threads, or on later hooks. Methods of other packages share it once they name it."""
+    assert key() == key(memory={"quality": "50"}) == key(threads=1) == key(LUCIR(margin=0.4))
+    assert key() == key(AANets(LUCIR()))
+    assert key(Mine()) is None and key(AANets(Mine())) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"train": TrainSettings(epochs=2)},
+        {"size": 16},
+        {"network": torch.nn.Conv2d(3, 4, 3)},
+        {"stream": drawn(1)},
+        {"method": ICaRL()},
+    ],
+)
+def test_first_phase_depends_on_images_network_and_training(other: dict[str, Any]) -> None:
+    """Images count by their contents."""
+    assert key() != key(**other) is not None
+
+
+# The cache
+
+CHECKPOINT = Checkpoint(None, {"model": {"x": torch.ones(4)}}, {"first_phase_images": 1})
+
+
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_lock_ends_with_its_process(tmp_path: Path) -> None:
+    """Of two that wait, one then trains and the other takes it over; leftovers are removed."""
+    cache = tmp_path / "cache" / "first-phase"
+    cache.mkdir(parents=True)
+    half = cache / ".key.safetensors.abcd.tmp"
+    half.touch()
+    taken: list[bool] = []
+
+    def work(name: str) -> None:
+        with opened(tmp_path / name) as folder, folder.shared(lambda: "key") as (found, share):
+            taken.append(found is not None)
+            share(CHECKPOINT)
+
+    command = [sys.executable, "-c", HOLD, str(cache / "key.lock")]
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("one", "two")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        for thread in threads:
+            thread.start()
+        threads[0].join(0.2)
+        held = all(thread.is_alive() for thread in threads) and half.exists()
+        other.kill()
+        for thread in threads:
+            thread.join(20)
+    assert held and taken == [False, True] and not half.exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/inside"])
+def test_cache_that_cannot_be_written_shares_nothing(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it is derived from, and it leaves nothing for others."""
-
-    class Mine(LUCIR):
-        pass
-
-    monkeypatch.setitem(METHODS, "lucir", Mine)
-    assert main(["run", "lucir", *short, "--out", str(tmp_path / "mine"), "--json"]) == 0
-    assert epochs(tmp_path / "mine", 0) == 1
-    assert list(left.parent.glob("*.safetensors")) == [left]
-
-
-def test_a_damaged_shared_file_is_trained_anew(
-    short: list[str], left: Path, tmp_path: Path, alone: dict[str, Any]
-) -> None:
-    """Without a word, and whole again afterwards."""
-    left.write_bytes(left.read_bytes()[: left.stat().st_size // 2])
-    assert numbers(second(tmp_path, short)) == numbers(alone)
-    assert epochs(tmp_path / "second", 0) == 1
-    assert read_checkpoint(left).about["first_phase_images"] > 0
-
-
-def test_a_flipped_bit_is_damage(left: Path) -> None:
-    """In a weight, where the format does not show it."""
-    data = bytearray(left.read_bytes())
-    data[len(data) // 2 + 3] ^= 0x40
-    left.write_bytes(data)
-    with pytest.raises(CheckpointError):
-        read_checkpoint(left)
-
-
-def test_other_images_of_the_same_names_and_sizes(short: list[str], tmp_path: Path) -> None:
-    """Uncompressed images all have the same size."""
-    for data in ("one", "other"):
-        for label in range(4):
-            folder = tmp_path / data / f"class{label}"
-            folder.mkdir(parents=True)
-            for number in range(6):
-                rng = np.random.default_rng((len(data), label, number))
-                pixels = rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.bmp")
-        finish("lucir", *short, "--data", tmp_path / data, "--out", tmp_path / f"run-{data}")
-    assert epochs(tmp_path / "run-one", 0) == 1
-    assert epochs(tmp_path / "run-other", 0) == 1
-
-
-def test_two_processes_at_once_train_it_once(
-    short: list[str], tmp_path: Path, alone: dict[str, Any]
-) -> None:
-    """One trains, the other waits and takes it over."""
-    run = ["run", "lucir", *short, "--json", "--out"]
-    folders = [tmp_path / "one", tmp_path / "two"]
-    with running(*run, folders[0]) as one, running(*run, folders[1]) as two:
-        results = [one.result(), two.result()]
-    assert sorted(epochs(folder, 0) for folder in folders) == [0, 1]
-    assert [numbers(result) for result in results] == [numbers(alone)] * 2
-
-
-def test_when_the_trainer_is_killed_the_one_that_waits_trains(
-    short: list[str], tmp_path: Path
-) -> None:
-    """A lock does not outlive its process."""
-    run = ["run", "lucir", *short, "--train.epochs", "9", "--json", "--out"]
-
-    def told(name: str, kind: str) -> bool:
-        file = tmp_path / name / RESULTS
-        return file.exists() and f'"{kind}"' in file.read_text()
-
-    with running(*run, tmp_path / "one") as one, running(*run, tmp_path / "two") as two:
-        until(lambda: told("one", "epoch") or told("two", "epoch"))
-        trains, waits = (one, two) if told("one", "epoch") else (two, one)
-        names = ("one", "two") if trains is one else ("two", "one")
-        assert trains.process.pid is not None
-        os.kill(trains.process.pid, signal.SIGSTOP)
-        assert epochs(tmp_path / names[0], 0) < 9
-        until(lambda: told(names[1], "phase_start"))
-        time.sleep(0.3)
-        assert not told(names[1], "epoch")
-        trains.kill()
-        waits.result()
-    assert epochs(tmp_path / names[1], 0) == 9
-
-
-def test_a_cache_that_cannot_be_written_shares_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And stops nobody."""
     (tmp_path / "file").touch()
-    keeper = RunFolder(tmp_path / "run", {}, {})
-    for place in (tmp_path / "file", tmp_path / "file" / "inside"):
-        monkeypatch.setenv("MRDC_CACHE", str(place))
-        with keeper.shared(lambda: "key") as (found, leave):
-            assert found is None
-            leave(saved(0).checkpoint)
-    keeper.close()
+    monkeypatch.setenv("MRDC_CACHE", str(tmp_path / place))
+    with opened(tmp_path / "run") as folder, folder.shared(lambda: "key") as (found, share):
+        assert found is None
+        share(CHECKPOINT)
 
 
-def test_the_oldest_shared_phases_are_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beyond the size of the cache; the newest stay."""
+def test_oldest_shared_phases_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrdc.experiments.folder.CACHE_BYTES", 250)
     for age, name in enumerate(("new", "middle", "old")):
         file = tmp_path / f"{name}.safetensors"

@@ -76,7 +76,6 @@ def phases(*ratios: float | None) -> list[PhaseResult]:
 
 
 def test_volume_ratios_are_averaged_where_they_are_known() -> None:
-    """By phase, and their mean."""
     plain, jpeg = volume_ratios(phases(0.75, None, 1.25))
     assert (plain["codec"], plain["mean"], plain["quantity"]) == ("original", 1.0, [2, 2, 2])
     assert jpeg["by_phase"] == [0.75, None, 1.25] and jpeg["mean"] == 1.0
@@ -85,14 +84,12 @@ def test_volume_ratios_are_averaged_where_they_are_known() -> None:
 
 @pytest.mark.parametrize(("ratio", "choice"), [(3.0, "original"), (1.2, 10), (None, "original")])
 def test_mean_ratio_chooses_a_quality(ratio: float | None, choice: int | str) -> None:
-    """None if originals do not fit and nothing passes."""
     ratios = volume_ratios(phases(ratio))
     assert mean_choice(MemorySettings(), ratios) == choice
     assert mean_choice(MemorySettings(), ratios[1:]) == (choice if choice == 10 else None)
 
 
 def test_candidates_and_classes_without_a_ratio_have_a_reason() -> None:
-    """Over all phases."""
     assert left_out(phases(1.2, None)) == {"class a": "one image", "jpeg 10": "R_q unknown"}
 
 

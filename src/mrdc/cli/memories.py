@@ -65,15 +65,12 @@ def plan(console: Console, found: "Plan") -> None:
     console.print(rows)
     console.print(f"[bold]{escape(found.sentence())}[/bold]")
     remarks(console, found.skipped, found.ignored)
-    for candidate in found.candidates:
-        if candidate.excluded:
-            lines = [f"{name}: {why}" for name, why in candidate.excluded.items()]
-            left_out = count(len(lines), "class")
-            console.print(f"{left_out} left out of R_q of {candidate}:{some(lines)}")
-    sampled = {name: why for c in found.candidates for name, why in c.sampled.items()}
-    if sampled:
-        lines = [f"{name}: {why}" for name, why in sampled.items()]
-        console.print(f"Classes with more images than feature dimensions:{some(lines)}")
+    out = dict.fromkeys(f"{n}: {why}" for c in found.candidates for n, why in c.excluded.items())
+    if out:
+        console.print(f"{count(len(out), 'class')} left out of R_q:{some(list(out))}")
+    part = dict.fromkeys(f"{n}: {why}" for c in found.candidates for n, why in c.sampled.items())
+    if part:
+        console.print(f"More images than feature dimensions:{some(list(part))}")
 
 
 def packed(console: Console, result: "Packed") -> None:

@@ -9,14 +9,8 @@ from mrdc.codec.original import Original
 from mrdc.codec.png import Png
 from mrdc.codec.webp import WebP
 
-CODECS: Registry[Codec] = Registry(
-    "codec",
-    "codecs",
-    {
-        codec.name: codec
-        for codec in (Original(), Jpeg(), JpegOptimised(), WebP(), Avif(), Jpeg2000(), Png())
-    },
-)
+BUILT_IN = (Original(), Jpeg(), JpegOptimised(), WebP(), Avif(), Jpeg2000(), Png())
+CODECS: Registry[Codec] = Registry("codec", "codecs", {codec.name: codec for codec in BUILT_IN})
 
 __all__ = [
     "CODECS",

@@ -11,8 +11,7 @@ class Avif(PillowCodec):
     """Small files at photo size, wasteful under 100 px; slow to encode."""
 
     name = "avif"
-    format = "AVIF"
-    feature = "avif"
+    format, feature = "AVIF", "avif"
 
     def options(self, quality: int | None, image: Image.Image) -> dict[str, Any]:
         return {"quality": quality, "speed": 6, "subsampling": "4:2:0", "max_threads": 1}

@@ -51,24 +51,17 @@ class Codec(ABC):
         if self.qualities is None:
             if quality is not None:
                 raise UsageError(f"codec {self.name} has no quality, got {quality!r}")
-        elif not _whole(quality) or quality not in self.qualities:
-            low, high = self.qualities[0], self.qualities[-1]
-            raise UsageError(
-                f"quality of codec {self.name} must be a whole number from {low} to "
-                f"{high}, got {quality!r}"
-            )
+            return
+        whole = isinstance(quality, int | np.integer) and not isinstance(quality, bool)
+        if not whole or quality not in self.qualities:
+            rule = f"a whole number from {self.qualities[0]} to {self.qualities[-1]}"
+            raise UsageError(f"quality of codec {self.name} must be {rule}, got {quality!r}")
 
     def _check(self, image: Pixels, quality: int | None) -> None:
         self.check_quality(quality)
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            raise UsageError(
-                "image must be RGB uint8 of shape (height, width, 3), got "
-                f"{image.dtype} of shape {image.shape}"
-            )
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+            rule = "image must be RGB uint8 of shape (height, width, 3)"
+            raise UsageError(f"{rule}, got {image.dtype} of shape {image.shape}")
 
 
 class PillowCodec(Codec):

@@ -6,6 +6,7 @@ uint8, and the EXIF orientation is applied.
 
 import importlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,31 +31,45 @@ SIXTEEN_BIT = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
 def decode(data: bytes, name: str = "image") -> Pixels:
-    """Decode an image file's bytes to upright RGB pixels.
-
-    Raises:
-        ImageError: empty, not an image, truncated, or over `MAX_PIXELS`; the message begins with
-            `name`.
-    """
+    """Decode an image file's bytes to upright RGB pixels; refusals begin with `name`."""
     if len(data) == 0:
         raise ImageError(f"{name}: the file is empty (0 bytes)")
     fast = _decode_plain_jpeg(data, name)
-    return fast if fast is not None else _decode_with_pillow(data, name)
+    if fast is not None:
+        return fast
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            check_pixels(*image.size, name)
+            return _rgb(ImageOps.exif_transpose(image), name)
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        known = "JPEG, PNG, WebP, AVIF, JPEG 2000, GIF, BMP, TIFF, PPM"
+        raise ImageError(f"{name}: not an image file mrdc can read ({known})") from None
+    except Image.DecompressionBombError:
+        raise ImageError(_too_large(name, "hundreds of millions of")) from None
+    except Exception as error:  # Pillow's plug-ins raise many kinds
+        raise ImageError(f"{name}: the image is damaged ({error})") from None
 
 
 def upright(data: bytes) -> bool:
     """Check that a JPEG stream has no EXIF or XMP block that could rotate it."""
-    position = 2
-    while position + 4 <= len(data) and data[position] == 0xFF:
-        marker = data[position + 1]
-        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
-        block = data[position + 4 : end] if marker == 0xE1 else b""
+    for marker, start, end in segments(data):
+        block = data[start + 4 : end] if marker == 0xE1 else b""
         if block.startswith(b"Exif") or b"Orientation" in block:
             return False
         if (0xC0 <= marker <= 0xCF and marker != 0xC4) or marker == 0xDA:
             return True
-        position = end
     return False
+
+
+def segments(stream: bytes) -> Iterator[tuple[int, int, int]]:
+    """Marker, start and end of each segment of a JPEG stream."""
+    start = 2
+    while start + 4 <= len(stream) and stream[start] == 0xFF:
+        end = start + 2 + int.from_bytes(stream[start + 2 : start + 4], "big")
+        yield stream[start + 1], start, end
+        start = end
 
 
 def _decode_plain_jpeg(data: bytes, name: str) -> Pixels | None:
@@ -67,29 +82,11 @@ def _decode_plain_jpeg(data: bytes, name: str) -> Pixels | None:
         if space not in ("YCbCr", "RGB", "Gray"):
             return None
         pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
+        return pixels
     except ImageError:
         raise
     except ValueError:  # Pillow may tolerate or explain the damage
         return None
-    return pixels
-
-
-def _decode_with_pillow(data: bytes, name: str) -> Pixels:
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            check_pixels(*image.size, name)
-            return _rgb(ImageOps.exif_transpose(image), name)
-    except ImageError:
-        raise
-    except UnidentifiedImageError:
-        raise ImageError(
-            f"{name}: not an image file mrdc can read (JPEG, PNG, WebP, AVIF, "
-            "JPEG 2000, GIF, BMP, TIFF, PPM)"
-        ) from None
-    except Image.DecompressionBombError:
-        raise ImageError(_too_large(name, "hundreds of millions of")) from None
-    except Exception as error:  # Pillow's plug-ins raise many kinds
-        raise ImageError(f"{name}: the image is damaged ({error})") from None
 
 
 def check_pixels(width: int, height: int, name: str) -> None:
@@ -112,7 +109,6 @@ def _rgb(image: Image.Image, name: str) -> Pixels:
     if image.mode == "F":
         raise ImageError(f"{name}: floating-point pixels; save it with 8 or 16 bits")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
         page = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(page, image)
+        image = Image.alpha_composite(page, image.convert("RGBA"))
     return np.array(image.convert("RGB"))

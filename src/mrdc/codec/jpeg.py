@@ -9,9 +9,10 @@ from PIL import Image
 
 from mrdc._utils.errors import ImageError
 from mrdc.codec.base import PillowCodec
-from mrdc.codec.image import Pixels, simplejpeg
+from mrdc.codec.image import Pixels, segments, simplejpeg
 
 END = b"\xff\xd9"
+_version = cache(version)
 
 
 def split(stream: bytes) -> tuple[bytes, bytes]:
@@ -21,18 +22,15 @@ def split(stream: bytes) -> tuple[bytes, bytes]:
     of all sizes share them; the body is those four bytes and the scan. Any other stream comes
     back as (b"", stream).
     """
-    position, size = 2, None
-    while position + 4 <= len(stream) and stream[position] == 0xFF:
-        marker = stream[position + 1]
+    size = None
+    for marker, start, after in segments(stream):
         if marker == 0xC0:
-            size = position + 5
-        after = position + 2 + int.from_bytes(stream[position + 2 : position + 4], "big")
+            size = start + 5
         if marker == 0xDA:
             if size is None or not stream.endswith(END):
                 break
             tables = stream[:size] + bytes(4) + stream[size + 4 : after]
             return tables, stream[size : size + 4] + stream[after:-2]
-        position = after
     return b"", stream
 
 
@@ -44,10 +42,8 @@ def join(tables: bytes, body: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _size_position(tables: bytes) -> int:
-    position = 2
-    while tables[position + 1] != 0xC0:
-        position += 2 + int.from_bytes(tables[position + 2 : position + 4], "big")
-    return position + 5
+    found = (start + 5 for marker, start, _ in segments(tables) if marker == 0xC0)
+    return next(found, len(tables))
 
 
 class JpegOptimised(PillowCodec):
@@ -70,7 +66,9 @@ class Jpeg(PillowCodec):
 
     @property
     def encoder(self) -> str:
-        return super().encoder if simplejpeg is None else _simplejpeg_version()
+        if simplejpeg is None:
+            return super().encoder
+        return f"simplejpeg {_version('simplejpeg')} (libjpeg-turbo)"
 
     def options(self, quality: int | None, image: Image.Image) -> dict[str, Any]:
         return {"quality": quality, "subsampling": "4:2:0"}
@@ -79,18 +77,11 @@ class Jpeg(PillowCodec):
         if simplejpeg is None:
             return super().encode(image, quality)
         self._check(image, quality)
+        pixels = np.ascontiguousarray(image)
         try:
-            stream: bytes = simplejpeg.encode_jpeg(
-                np.ascontiguousarray(image), quality, "RGB", "420"
-            )
+            return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", "420"))
         except ValueError as error:  # a side over 65,535 pixels
             raise ImageError(f"cannot be written as {self.name}: {error}") from None
-        return stream
 
     def tables(self, quality: int | None) -> bytes:
         return split(self.encode(np.zeros((8, 8, 3), np.uint8), quality))[0]
-
-
-@cache
-def _simplejpeg_version() -> str:
-    return f"simplejpeg {version('simplejpeg')} (libjpeg-turbo)"

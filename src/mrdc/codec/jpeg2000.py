@@ -9,10 +9,7 @@ from mrdc.codec.base import PillowCodec
 
 
 class Jpeg2000(PillowCodec):
-    """Quality sets the target PSNR: 25.6 dB at 1, 32.3 dB at 50, 39 dB at 100.
-
-    The mapping makes a quality look about as it does in JPEG.
-    """
+    """Quality sets the PSNR, 25.6 dB at 1 and 39 dB at 100, to look about as it does in JPEG."""
 
     name = "jpeg2000"
     format = "JPEG2000"

@@ -1,10 +1,10 @@
-"""Source files as they are: quality 100 in the paper."""
+"""Source files as they are."""
 
 from mrdc.codec.png import Png
 
 
 class Original(Png):
-    """Source bytes, unchanged; pixels without a file become PNG."""
+    """Source bytes, unchanged (quality 100 in the paper); pixels without a file become PNG."""
 
     name = "original"
 

@@ -13,8 +13,7 @@ class Png(PillowCodec):
     name = "png"
     qualities = None
     default_quality = None
-    format = "PNG"
-    feature = "zlib"
+    format, feature = "PNG", "zlib"
 
     def options(self, quality: int | None, image: Image.Image) -> dict[str, Any]:
         return {"compress_level": 9}

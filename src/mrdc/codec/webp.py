@@ -11,8 +11,7 @@ class WebP(PillowCodec):
     """Smaller than JPEG at the same look; slower to encode and decode."""
 
     name = "webp"
-    format = "WEBP"
-    feature = "webp"
+    format, feature = "WEBP", "webp"
 
     def options(self, quality: int | None, image: Image.Image) -> dict[str, Any]:
         return {"quality": quality, "method": 4}

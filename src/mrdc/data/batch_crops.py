@@ -40,7 +40,9 @@ def draw_crops(
     fits = (h > 0) & (w > 0) & (h <= height[:, None]) & (w <= width[:, None])
     first = fits.argmax(1)[:, None]
     h, w = (np.take_along_axis(side, first, 1)[:, 0] for side in (h, w))
-    whole_h, whole_w = _largest(height, width)
+    tall, wide = width / height < 3 / 4, width / height > 4 / 3  # their centre, if no try fits
+    whole_h = np.where(tall, np.minimum(height, np.rint(width * 4 / 3)), height)
+    whole_w = np.where(wide, np.minimum(width, np.rint(height * 4 / 3)), width)
     found = fits.any(1)
     h, w = np.where(found, h, whole_h), np.where(found, w, whole_w)
     top = np.where(found, np.floor(rng.random(n) * (height - h + 1)), (height - h) // 2)
@@ -61,23 +63,11 @@ def centre_crops(height: NDArray[np.int64], width: NDArray[np.int64], size: int)
     return Crops(top, left, h, w, np.zeros(len(height), bool))
 
 
-def _largest(height: NDArray[np.int64], width: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """The centre crop for images too wide or too tall for ten tries."""
-    tall, wide = width / height < 3 / 4, width / height > 4 / 3
-    h = np.where(tall, np.minimum(height, np.rint(width * 4 / 3)), height)
-    w = np.where(wide, np.minimum(width, np.rint(height * 4 / 3)), width)
-    return h.astype(np.float32), w.astype(np.float32)
-
-
 def crop_batch(images: Tensor, crops: Tensor, size: int) -> Tensor:
-    """Crop images (n, 3, h, w) and resize them to (n, 3, size, size), values from 0 to 255.
+    """Crop uint8 images (n, 3, h, w) and resize them to (n, 3, size, size), from 0 to 255.
 
-    Fastest if the channels of a row of pixels are contiguous in memory.
-
-    Args:
-        images: uint8 images.
-        crops: (5, n): top, left, height, width, and 1 if mirrored.
-        size: side of the result.
+    `crops` (5, n) are top, left, height, width, and 1 if mirrored. Fastest if the channels of a
+    row of pixels are contiguous in memory.
     """
     exact = torch.float16 if images.is_cuda else torch.float32  # 11 bits: a fraction of a level
     top, left, height, width, flip = crops.float()

@@ -1,46 +1,53 @@
-"""COCO data sets: folders of annotations and images."""
+"""COCO data sets: folders of annotations and images, in one of these layouts.
+
+    train.json, val.json, images/      or test.json, valid.json; or one annotations.json
+    annotations/instances_train*.json, instances_val*.json, train*/, val*/         COCO
+    SSLAD-2D/labeled/annotations/instance_{train,val}.json, labeled/{train,val}/   SODA10M
+
+Each may have a folder of unlabelled images: unlabelled/, unlabeled/, unlabeled2017/, unlabel/.
+"""
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from mrdc._utils.errors import DataError
-from mrdc.data.coco_json import read_scenes
-from mrdc.data.files import file_photo, is_image
-from mrdc.data.images import some_of
-from mrdc.data.layouts import LAYOUTS, find_layout
-from mrdc.data.photo import Photo
-from mrdc.data.scenes import Boxes, Scenes, SceneSplits, as_images, check_sides
+from mrdc.data.coco_json import child_of
+from mrdc.data.coco_json import read_scenes as read_scenes
+from mrdc.data.files import sub_folders
+from mrdc.data.images import is_image, some_of
+from mrdc.data.photo import Photo, file_photo
+from mrdc.data.scenes import SceneSplits
 
-__all__ = [
-    "Boxes",
-    "SceneSplits",
-    "Scenes",
-    "as_images",
-    "check_sides",
-    "is_coco",
-    "open_scenes",
-    "read_scenes",
-    "train_scenes",
-]
+TRAIN_FILES = ("train.json", "annotations.json")
+TEST_FILES = ("val.json", "test.json", "valid.json")
+UNLABELLED = re.compile(r"unlabel(l?ed)?\d*", re.IGNORECASE)
+LAYOUTS = (
+    "a folder with train.json, val.json and images/, or COCO or SODA10M (SSLAD-2D) as published"
+)
+
+
+class Layout(NamedTuple):
+    """The files of a data set, and the folder that may hold unlabelled images."""
+
+    train: Path
+    test: Path | None
+    base: Path
 
 
 def open_scenes(path: Path) -> SceneSplits:
-    """Open the training and test scenes of a folder in one of the layouts.
-
-    Raises:
-        DataError: no such folder, or a file that cannot be used.
-    """
+    """Open the training and test scenes of a folder in one of the layouts."""
     if not path.exists():
         raise DataError(f"{path}: no such folder; give {LAYOUTS}")
     layout = find_layout(path)
     if layout is None:
-        raise DataError(
-            f"{path}: not a COCO data set with training and test scenes; give {LAYOUTS}"
-        )
+        kind = "a COCO data set with training and test scenes"
+        raise DataError(f"{path}: not {kind}; give {LAYOUTS}")
     if layout.test is None:
-        raise DataError(
-            f"{path}: {layout.train.name} has no test scenes next to it; give {LAYOUTS}"
-        )
+        alone = f"{layout.train.name} has no test scenes next to it"
+        raise DataError(f"{path}: {alone}; give {LAYOUTS}")
     train, test = read_scenes(layout.train), read_scenes(layout.test)
     if (train.classes, train.categories) != (test.classes, test.categories):
         raise DataError(
@@ -50,8 +57,9 @@ def open_scenes(path: Path) -> SceneSplits:
     for file, scenes in ((layout.train, train), (layout.test, test)):
         if not any(map(len, scenes.boxes)):
             raise DataError(f"{file}: no image in it has a box; at least one is needed")
-    pool = [photo for folder in layout.pools for photo in _unlabelled(folder)]
-    return SceneSplits(train, test, tuple(pool) if layout.pools else None)
+    pools = [one for one in sub_folders(layout.base) if UNLABELLED.fullmatch(one.name)]
+    unlabelled = tuple(photo for folder in pools for photo in _unlabelled(folder))
+    return SceneSplits(train, test, unlabelled if pools else None)
 
 
 def is_coco(path: Path) -> bool:
@@ -61,17 +69,36 @@ def is_coco(path: Path) -> bool:
     return find_layout(path) is not None
 
 
-def train_scenes(path: Path, missing: bool = False) -> Scenes:
-    """Scenes of a .json file, or the training scenes of a folder in one of the layouts.
+def find_layout(root: Path) -> Layout | None:
+    """Find the files of a COCO data set in a folder; None if it is not one."""
+    if not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
+        return None
+    train = _first(root, TRAIN_FILES)
+    if train is not None and (root / "images").is_dir():
+        test = _first(root, TEST_FILES) if train.name == TRAIN_FILES[0] else None
+        return Layout(train, test, root)
+    lists = root / "annotations"
+    found = sorted(lists.glob("instances_train*.json"))
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise DataError(f"{lists}: has {names}; keep one of them, or give a .json")
+    if found:
+        test = _first(lists, [found[0].name.replace("_train", "_val")])
+        return Layout(found[0], test, root)
+    return _soda(root)
 
-    Args:
-        missing: as for `read_scenes`.
 
-    Raises:
-        DataError: a file that cannot be used.
-    """
-    layout = None if path.is_file() else find_layout(path)
-    return read_scenes(layout.train if layout else path, missing=missing)
+def _first(root: Path, names: Sequence[str]) -> Path | None:
+    return next((root / name for name in names if (root / name).is_file()), None)
+
+
+def _soda(root: Path) -> Layout | None:
+    for base in (root, child_of(root, "SSLAD-2D")):
+        lists = child_of(base, "labeled", "annotations")
+        train = child_of(lists, "instance_train.json")
+        if base is not None and train is not None:
+            return Layout(train, child_of(lists, "instance_val.json"), base)
+    return None
 
 
 def _unlabelled(folder: Path) -> list[Photo]:

@@ -1,45 +1,41 @@
-"""One COCO json: boxes of images, checked as it is read.
-
-The images' own sizes are checked by `scenes.check_sides`.
-"""
+"""One COCO json, checked as it is read; `scenes.check_sides` checks the images' own sizes."""
 
 import json
 import os
+import re
 import stat
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from mrdc._utils.errors import DataError
-from mrdc.data.files import file_photo
-from mrdc.data.layouts import image_folders
-from mrdc.data.photo import Photo
+from mrdc.data.photo import Photo, file_photo
 from mrdc.data.scenes import Boxes, Scenes
 
+PART = re.compile(r"instances?_(.+)")  # the images are in a folder of that name
 KEYS = ("images", "annotations", "categories")
 SLACK = 1.0  # pixels that a box may extend past the edge, where it is cut
 SMALLEST = 1.0  # pixels; smaller boxes are left out
 LARGEST = 2**24  # longest side: float32 holds every whole number up to it
+
+Row = tuple[float, float, float, float, int]  # left, top, right, bottom, label
 
 
 def read_scenes(file: Path, missing: bool = False) -> Scenes:
     """Read a COCO json.
 
     Images are searched for in images/ next to it, next to it, and for instances_NAME.json in the
-    folder NAME next to its folder.
-
-    Args:
-        missing: accept missing images; loading one raises an ImageError.
-
-    Raises:
-        DataError: not a COCO json, an invalid entry, or a missing image.
+    folder NAME next to its folder. `missing` ones are accepted or refused; loading one raises an
+    ImageError.
     """
     data = _parse(file)
     categories = _categories(file, data["categories"])
-    places = [str(folder) for folder in image_folders(file)]
-    images = _images(file, data["images"], places, missing)
+    folders = [file.parent / "images", file.parent]
+    if part := PART.fullmatch(file.stem):
+        beside = child_of(file.absolute().parent.parent, part[1])
+        folders += [beside] if beside else []
+    images = _images(file, data["images"], list(map(str, folders)), missing)
     labels = {number: label for label, number in enumerate(categories)}
     rows = _rows(file, data["annotations"], images, labels)
     boxes, crowds = ([_tidy(rows[crowd][image]) for image in images] for crowd in (False, True))
@@ -56,6 +52,16 @@ def read_scenes(file: Path, missing: bool = False) -> Scenes:
     )
 
 
+def child_of(folder: Path | None, *names: str) -> Path | None:
+    """A file or folder below another, ignoring case; None if there is none."""
+    for name in names:
+        if folder is None or not folder.is_dir():
+            return None
+        known = {child.name.lower(): child for child in sorted(folder.iterdir(), reverse=True)}
+        folder = known.get(name.lower())
+    return folder
+
+
 def _parse(file: Path) -> dict[str, list[Any]]:
     try:
         data: dict[str, list[Any]] = json.loads(file.read_bytes())
@@ -65,10 +71,8 @@ def _parse(file: Path) -> dict[str, list[Any]]:
         raise DataError(f"{file}: not JSON ({error})") from None
     for key in KEYS:
         if not isinstance(data, dict) or not isinstance(data.get(key), list):
-            raise DataError(
-                f"{file}: not a COCO file: no list {key!r}; it must be an object with the lists "
-                f"{', '.join(KEYS)}"
-            )
+            rule = f"it must be an object with the lists {', '.join(KEYS)}"
+            raise DataError(f"{file}: not a COCO file: no list {key!r}; {rule}")
     for key in ("images", "categories"):
         if not data[key]:
             raise DataError(f"{file}: the list {key!r} is empty; at least one is needed")
@@ -108,10 +112,8 @@ def _images(file: Path, entries: list[Any], folders: list[str], missing: bool) -
         if number in images:
             raise DataError(f"{file}: two images have the id {number!r}")
         if not isinstance(name, str) or not _stays(name):
-            raise DataError(
-                f"{file}: image {number!r} has file_name {name!r}; it must be a relative path "
-                "that does not leave the folder"
-            )
+            rule = "it must be a relative path that does not leave the folder"
+            raise DataError(f"{file}: image {number!r} has file_name {name!r}; {rule}")
         if name in names:
             raise DataError(f"{file}: two images have the file_name {name!r}")
         names.add(name)
@@ -123,9 +125,8 @@ def _image(file: Path, entry: dict[str, Any], folders: list[str], missing: bool)
     about, name = f"{file}: image {entry['id']!r} ({entry['file_name']})", entry["file_name"]
     width, height = entry.get("width"), entry.get("height")
     if not (_whole(width, least=1) and _whole(height, least=1)):
-        raise DataError(
-            f"{about} needs width and height, whole numbers from 1, got {width!r} and {height!r}"
-        )
+        rule = "needs width and height, whole numbers from 1"
+        raise DataError(f"{about} {rule}, got {width!r} and {height!r}")
     for folder in folders:
         path = os.path.join(folder, name)
         try:
@@ -146,16 +147,12 @@ def _stays(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     path = PurePosixPath(name.replace("\\", "/"))
-    return (
-        bool(path.name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts
-    )
-
-
-Row = tuple[float, float, float, float, int]  # left, top, right, bottom, label
+    inside = not path.is_absolute() and ".." not in path.parts
+    return inside and bool(path.name) and "\0" not in name
 
 
 def _rows(
-    file: Path, entries: list[Any], images: Mapping[Any, _Image], labels: Mapping[int, int]
+    file: Path, entries: list[Any], images: dict[Any, _Image], labels: dict[int, int]
 ) -> dict[bool, dict[Any, list[Row]]]:
     """Boxes by crowd (True) or not, then by COCO id of their image."""
     rows: dict[bool, dict[Any, list[Row]]] = {c: {i: [] for i in images} for c in (False, True)}
@@ -179,21 +176,18 @@ def _rows(
 
 def _edges(where: str, bbox: Any, side: tuple[int, int]) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of a COCO box, cut to the image."""
-    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_number, bbox)):
-        raise DataError(
-            f"{where} has bbox {_few(bbox)}; it must be four finite numbers: left, top, "
-            "width, height"
-        )
+    values = bbox if isinstance(bbox, list) else []
+    if [isinstance(v, int | float) and abs(v) < LARGEST for v in values] != [True] * 4:
+        rule = "it must be four finite numbers: left, top, width, height"
+        raise DataError(f"{where} has bbox {_few(bbox)}; {rule}")
     (left, top, width, height), (wide, high) = bbox, side
     if min(width, height) < 0:
         raise DataError(f"{where} has bbox {bbox}; its width and height must be 0 or more")
     right, bottom = left + width, top + height
     over = max(-left, -top, right - wide, bottom - high, left - wide, top - high)
     if over > SLACK:
-        raise DataError(
-            f"{where} has bbox {bbox}, {over:g} pixels outside the image of {wide} x {high}; "
-            f"at most {SLACK:g} is allowed"
-        )
+        outside = f"{over:g} pixels outside the image of {wide} x {high}"
+        raise DataError(f"{where} has bbox {bbox}, {outside}; at most {SLACK:g} is allowed")
     return max(left, 0.0), max(top, 0.0), min(right, wide), min(bottom, high)
 
 
@@ -206,11 +200,6 @@ def _tidy(rows: list[Row]) -> Boxes:
 
 def _whole(value: Any, least: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < LARGEST
-
-
-def _number(value: Any) -> bool:
-    """Check for a finite number that can be a length in an image."""
-    return isinstance(value, int | float) and abs(value) < LARGEST
 
 
 def _few(value: Any) -> str:

@@ -11,6 +11,8 @@ from mrdc.data.crops import tensor
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 
+Places = NDArray[np.intp]
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -42,21 +44,15 @@ def from_images(images: ImageSet, first_label: int = 0) -> Examples:
     return Examples(tuple(images.all_photos), labels)
 
 
-Places = NDArray[np.intp]
-
-
 @dataclass(frozen=True)
 class Companions:
     """Additional images that accompany every batch, drawn from the same examples.
 
-    Attributes:
-        choose: maps the positions of a batch, and a generator, to the positions of its
-            companions and to numbers that are passed to the loss with them.
-        count: number of companions that the network sees together with a batch; 0 for none.
-        cropped: crop companions at random like the batch (an image looks the same throughout an
-            epoch); otherwise as in evaluation.
+    `choose` maps the positions of a batch, and a generator, to the positions of its companions
+    and to numbers that are passed to the loss with them. `cropped` companions are cropped at
+    random like the batch (an image looks the same throughout an epoch), others as in evaluation.
     """
 
     choose: Callable[[Places, np.random.Generator], tuple[Places, Places]]
-    count: int
+    count: int  # companions that the network sees together with a batch; 0 for none
     cropped: bool

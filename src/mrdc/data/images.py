@@ -1,39 +1,37 @@
-"""Sets of labelled images: folders, a CSV, a WebDataset tar."""
+"""Sets of labelled images, and pairs of them for training and testing."""
 
-import tarfile
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrdc._utils.errors import DataError
-from mrdc.data.csv_file import read_csv
-from mrdc.data.files import FORMS, Listing
-from mrdc.data.folders import read_folder
-from mrdc.data.photo import Photo
-from mrdc.data.tar import read_tar
+from mrdc.codec.image import EXTENSIONS
+from mrdc.data.photo import Photo, file_photo
 
 if TYPE_CHECKING:
     from mrdc.data.scenes import Scenes
 
+CLASSES = (
+    "a folder with one sub-folder of images for each class (or train/ and test/ folders of "
+    "such), a .csv of path,label, or a WebDataset .tar"
+)
+FORMS = f"{CLASSES}; or scenes with boxes: a COCO .json, or a folder with train.json and images/"
+NOT_IMAGE = "not an image (by its ending)"
+
+Entry = tuple[str, Photo, int]  # class, photo and bytes of an image
+
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Labelled images that are read when needed.
+    """Labelled images that are read when needed."""
 
-    Attributes:
-        classes: class names; the label is the position.
-        photos: photos by label.
-        sizes: bytes of each photo, by label.
-        ignored: files that are not used, each with the reason.
-        scenes: the same images with their boxes, if they have boxes.
-    """
-
-    classes: tuple[str, ...]
-    photos: tuple[list[Photo], ...]
-    sizes: tuple[list[int], ...]
-    ignored: list[str] = field(default_factory=list)
-    scenes: "Scenes | None" = None
+    classes: tuple[str, ...]  # names; the label is the position
+    photos: tuple[list[Photo], ...]  # by label
+    sizes: tuple[list[int], ...]  # bytes of each photo, by label
+    ignored: list[str] = field(default_factory=list)  # files not used, each with the reason
+    scenes: "Scenes | None" = None  # the same images with their boxes, if they have boxes
 
     def __len__(self) -> int:
         return sum(map(len, self.photos))
@@ -67,40 +65,54 @@ class ImageSet:
         )
 
 
-def read_images(path: Path, missing: bool = False) -> ImageSet:
-    """Open a folder, CSV or tar of labelled images.
+@dataclass(frozen=True)
+class Splits:
+    """Training and test images of the same classes in the same order, none of them empty."""
 
-    Args:
-        missing: accept missing files in a CSV; loading one raises an ImageError.
-
-    Raises:
-        DataError: no such file, or not in one of the forms.
-    """
-    if path.is_dir():
-        return gather(read_folder(path))
-    if not path.exists():
-        raise DataError(f"{path}: no such folder or file; give {FORMS}")
-    if not path.is_file():
-        raise DataError(f"{path}: neither a folder nor a file; give {FORMS}")
-    if path.suffix.lower() == ".csv":
-        return gather(read_csv(path, missing))
-    if tarfile.is_tarfile(path):
-        return gather(read_tar(path))
-    raise DataError(f"{path}: not a form mrdc reads; give {FORMS}")
+    train: ImageSet
+    test: ImageSet
+    held_out: bool  # test images were set aside, as the source has no test split
+    superclasses: tuple[str, ...] | None = None  # of each class, if the source knows them
 
 
-def gather(listing: Listing) -> ImageSet:
-    """Group the images of a listing by class."""
-    labels = {name: label for label, name in enumerate(listing.classes)}
-    photos: tuple[list[Photo], ...] = tuple([] for _ in listing.classes)
-    sizes: tuple[list[int], ...] = tuple([] for _ in listing.classes)
-    for name, photo, size in listing.entries:
+def paired(where: Path, train: ImageSet, test: ImageSet) -> Splits:
+    """Check that both splits have the same classes and no empty one."""
+    for one, other, side in ((train, test, "training"), (test, train, "test")):
+        alone = [name for name in one.classes if name not in other.classes]
+        if alone:
+            only = f"only the {side} split has {some_of(alone)}"
+            raise DataError(f"{where}: {only}; both splits must have the same classes")
+        empty = [name for name, photos in zip(one.classes, one.photos, strict=True) if not photos]
+        if empty:
+            raise DataError(f"{where}: no {side} image of {some_of(empty)}; each class needs one")
+    return Splits(train, test, held_out=False)
+
+
+def gather(entries: Iterable[Entry], classes: list[str], ignored: Sequence[str] = ()) -> ImageSet:
+    """Group images by class; `classes` are in label order."""
+    labels = {name: label for label, name in enumerate(classes)}
+    photos: tuple[list[Photo], ...] = tuple([] for _ in classes)
+    sizes: tuple[list[int], ...] = tuple([] for _ in classes)
+    for name, photo, size in entries:
         photos[labels[name]].append(photo)
         sizes[labels[name]].append(size)
-    return ImageSet(tuple(listing.classes), photos, sizes, listing.ignored)
+    return ImageSet(tuple(classes), photos, sizes, [*ignored])
+
+
+def is_image(name: str) -> bool:
+    """Check for an ending that image files have."""
+    return os.path.splitext(name)[1].lower() in EXTENSIONS
+
+
+def file_entry(label: str, path: str, name: str) -> Entry:
+    """An image in its own file; 0 bytes if it does not exist or cannot be read."""
+    try:
+        size = os.stat(path).st_size
+    except (OSError, ValueError):
+        size = 0
+    return label, file_photo(path, name), size
 
 
 def some_of(names: Sequence[str]) -> str:
     """The first few of many names, for a message."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

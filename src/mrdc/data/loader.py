@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre_crop, stack, train_crop
 
 T = TypeVar("T")
@@ -56,12 +55,9 @@ def grouped(
     view: Callable[[T], Tensor], groups: Sequence[Sequence[T]], threads: int | None
 ) -> Iterator[Tensor]:
     """Views (n, 3, h, w) of each group of items, prepared a little ahead in threads."""
+    items = [item for group in groups for item in group]
     ahead = 2 * max(map(len, groups), default=1)
-
-    def pixels(item: T) -> Pixels:
-        return view(item).permute(1, 2, 0).numpy()
-
     with workers(threads) as pool:
-        made = ordered(pool, pixels, [item for group in groups for item in group], ahead)
+        made = ordered(pool, lambda item: view(item).permute(1, 2, 0).numpy(), items, ahead)
         for group in groups:
             yield stack([next(made)[1] for _ in group])

@@ -3,37 +3,26 @@
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, cast
 
 import numpy as np
 
 from mrdc._utils.errors import DataError, UsageError
-from mrdc.data.csv_file import read_pairs
-from mrdc.data.images import some_of
-from mrdc.data.splits import Splits
+from mrdc.data.files import read_pairs
+from mrdc.data.images import Splits, some_of
 
 SEED = 1993  # for the class order that the papers share
-Kind = Literal["similar", "dissimilar"]
 
 
 def order_classes(splits: Splits, order: str | int, superclasses: Path | None) -> list[int]:
-    """All labels of a data set in the order of arrival; arguments as for `make_stream`.
-
-    Raises:
-        UsageError: an unknown order, or no superclasses for an order that needs them.
-        DataError: superclasses that do not fit the classes.
-    """
+    """All labels of a data set in the order of arrival; arguments as for `make_stream`."""
     classes = splits.train.classes
     if order in ("similar", "dissimilar"):
-        groups = splits.superclasses
-        if superclasses is not None:
-            groups = read_superclasses(superclasses, classes)
+        groups = read_superclasses(superclasses, classes) if superclasses else splits.superclasses
         if groups is None:
-            raise UsageError(
-                f"order {order} needs the superclass of each class, which this data set does not "
-                "have; give superclasses, a CSV of class,superclass"
-            )
-        return superclass_order(groups, cast(Kind, order), SEED)
+            need = "the superclass of each class, which this data set does not have"
+            fix = "give superclasses, a CSV of class,superclass"
+            raise UsageError(f"order {order} needs {need}; {fix}")
+        return superclass_order(groups, str(order), SEED)
     if order == "sorted":
         return list(range(len(classes)))
     seed = whole_number(order, "order must be a seed, sorted, similar or dissimilar")
@@ -47,12 +36,11 @@ def class_order(classes: int, seed: int) -> list[int]:
     return order.tolist()
 
 
-def superclass_order(superclasses: Sequence[str], kind: Kind, seed: int) -> list[int]:
+def superclass_order(superclasses: Sequence[str], kind: str, seed: int) -> list[int]:
     """All labels, so that a phase has as few ("similar") or as many superclasses as possible.
 
     "similar" puts the classes of a superclass next to each other; "dissimilar" takes one class
-    of each superclass in turn. The seed shuffles superclasses, and classes within each. App. B.1
-    asks the same question of two sets of classes.
+    of each superclass in turn. The seed shuffles superclasses, and classes within (see App. B.1).
     """
     rng = _legacy(seed)
     names = sorted(set(superclasses))
@@ -72,11 +60,7 @@ def _legacy(seed: int) -> np.random.RandomState:
 
 
 def read_superclasses(path: Path, classes: Sequence[str]) -> tuple[str, ...]:
-    """The superclass of each class, from a CSV of class,superclass.
-
-    Raises:
-        DataError: it cannot be read, or a class is missing, repeated or unknown.
-    """
+    """The superclass of each class, from a CSV of class,superclass."""
     table: dict[str, str] = {}
     for line, name, group in read_pairs(path, "class", "superclass"):
         if name in table or name not in classes:
@@ -90,11 +74,7 @@ def read_superclasses(path: Path, classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def whole_number(value: str | int, rule: str) -> int:
-    """Parse a whole number; a refusal begins with `rule`.
-
-    Raises:
-        UsageError: not a number.
-    """
+    """Parse a whole number; a refusal begins with `rule`."""
     try:
         return int(value)
     except ValueError:

@@ -1,9 +1,13 @@
 """Source images that are read when they are needed."""
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from mrdc._utils.errors import ImageError
 from mrdc.codec.image import Pixels, decode
 
 
@@ -40,3 +44,18 @@ def digest(data: bytes | Pixels) -> bytes:
     """SHA-256 of a file's bytes, or of pixels and their shape."""
     raw = data if isinstance(data, bytes) else data.tobytes() + str(data.shape).encode()
     return hashlib.sha256(raw).digest()
+
+
+def file_photo(path: str, name: str) -> Photo:
+    """A photo stored in its own file."""
+    return Photo(name, partial(_read, path, name))
+
+
+def _read(path: str, name: str) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would wait for ever
+            raise ImageError(f"{name}: not a regular file")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ImageError(f"{name}: cannot be read ({error.strerror})") from None

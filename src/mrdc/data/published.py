@@ -1,14 +1,17 @@
-"""Published data sets in their own layout: CUB-200-2011, Tiny-ImageNet, ImageNet."""
+"""Published data sets in their own layout: CIFAR-100, CUB-200-2011, Tiny-ImageNet, ImageNet."""
 
+import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.exceptions import VisibleDeprecationWarning
 
 from mrdc._utils.errors import DataError
-from mrdc.data.files import Listing, file_photo, file_size
-from mrdc.data.folders import TESTS, TRAIN, class_folders, split_folders, sub_folders
-from mrdc.data.images import ImageSet, gather
+from mrdc.data.files import TESTS, TRAIN, class_folders, split_folders, sub_folders
+from mrdc.data.images import Entry, ImageSet, Splits, file_entry, gather, paired
 from mrdc.data.photo import Photo
 
 ANNOTATIONS = "val_annotations.txt"
@@ -19,8 +22,30 @@ DRAWS: dict[str, Callable[[], Iterable[int]]] = {
     "imagenet-similar": lambda: range(SUB),
     "imagenet-dissimilar": lambda: [100 * ten + one for ten in range(10) for one in range(10)],
 }
-
-Pair = tuple[ImageSet, ImageSet]  # training and test images
+CIFAR = "cifar-100-python"
+# The published table. The files hold it as well, but torchvision does not pass it on.
+SUPERCLASSES = {
+    "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
+    "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),
+    "flowers": ("orchid", "poppy", "rose", "sunflower", "tulip"),
+    "food_containers": ("bottle", "bowl", "can", "cup", "plate"),
+    "fruit_and_vegetables": ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
+    "household_electrical_devices": ("clock", "keyboard", "lamp", "telephone", "television"),
+    "household_furniture": ("bed", "chair", "couch", "table", "wardrobe"),
+    "insects": ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
+    "large_carnivores": ("bear", "leopard", "lion", "tiger", "wolf"),
+    "large_man-made_outdoor_things": ("bridge", "castle", "house", "road", "skyscraper"),
+    "large_natural_outdoor_scenes": ("cloud", "forest", "mountain", "plain", "sea"),
+    "large_omnivores_and_herbivores": ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
+    "medium_mammals": ("fox", "porcupine", "possum", "raccoon", "skunk"),
+    "non-insect_invertebrates": ("crab", "lobster", "snail", "spider", "worm"),
+    "people": ("baby", "boy", "girl", "man", "woman"),
+    "reptiles": ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
+    "small_mammals": ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
+    "trees": ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
+    "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
+    "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
+}
 
 
 def inside(root: Path) -> Path:
@@ -28,12 +53,8 @@ def inside(root: Path) -> Path:
     return next((root / nested for nested in NESTED if (root / nested).is_dir()), root)
 
 
-def published(root: Path) -> Pair | None:
-    """Training and test images of a folder; None if it has no test split.
-
-    Raises:
-        DataError: splits that cannot be used.
-    """
+def published(root: Path) -> Splits | None:
+    """Training and test images of a folder; None if it has no test split."""
     if (root / "train_test_split.txt").is_file():
         return _cub(root)
     found = _train_and_test(root)
@@ -41,26 +62,21 @@ def published(root: Path) -> Pair | None:
         return None
     train, test = found
     tested = _annotated(test) if _flat(test) else class_folders(test)
-    return gather(class_folders(train)), gather(tested)
+    return paired(root, class_folders(train), tested)
 
 
-def imagenet(root: Path, kind: str) -> Pair:
-    """100 classes of ImageNet, sorted; `DRAWS` chooses them by `kind`.
-
-    Raises:
-        DataError: not ImageNet's folder.
-    """
+def imagenet(kind: str, root: Path) -> Splits:
+    """100 classes of ImageNet, sorted; `DRAWS` chooses them by `kind`."""
     found = _train_and_test(inside(root))
     if found is None:
         raise DataError(f"{root}: no train/ and val/ in it; give {kind} ImageNet's folder")
     train, test = found
     wnids = [folder.name for folder in sub_folders(train)]
     if len(wnids) != IMAGENET:
-        raise DataError(
-            f"{train}: {kind} needs the {IMAGENET} classes of ImageNet, found {len(wnids)}"
-        )
+        needed = f"{kind} needs the {IMAGENET} classes of ImageNet"
+        raise DataError(f"{train}: {needed}, found {len(wnids)}")
     only = {wnids[index] for index in DRAWS[kind]()}
-    return gather(class_folders(train, only)), gather(class_folders(test, only))
+    return paired(root, class_folders(train, only), class_folders(test, only))
 
 
 def _train_and_test(root: Path) -> tuple[Path, Path] | None:
@@ -72,10 +88,8 @@ def _train_and_test(root: Path) -> tuple[Path, Path] | None:
             return splits[TRAIN], test
     if tests:
         flat = tests[-1]
-        raise DataError(
-            f"{flat}: no class folders; {flat.name} must have one folder for each class, "
-            f"like {TRAIN}"
-        )
+        rule = f"{flat.name} must have one folder for each class, like {TRAIN}"
+        raise DataError(f"{flat}: no class folders; {rule}")
     return None
 
 
@@ -84,37 +98,33 @@ def _flat(test: Path) -> bool:
     return {folder.name for folder in sub_folders(test)} <= {"images"}
 
 
-def _cub(root: Path) -> Pair:
+def _cub(root: Path) -> Splits:
     """CUB-200-2011: lists by image number next to images/."""
     paths = _table(root / "images.txt", "number path", " ")
     labels = _table(root / "image_class_labels.txt", "number class", " ")
     sides = _table(root / "train_test_split.txt", "number 0|1", " ")
     names = _table(root / "classes.txt", "class name", " ")
-    classes = sorted(names.values())
-    train, test = Listing([], classes, []), Listing([], classes, [])
-    listings = {"1": train, "0": test}
+    entries: dict[str, list[Entry]] = {"1": [], "0": []}
     for number, path in paths.items():
-        name, listing = names.get(labels.get(number, "")), listings.get(sides.get(number, ""))
-        if name is None or listing is None:
+        name, side = names.get(labels.get(number, "")), sides.get(number, "")
+        if name is None or side not in entries:
             raise DataError(
                 f"{root}: image {number} of images.txt needs a class of classes.txt in "
                 "image_class_labels.txt, and 0 or 1 in train_test_split.txt"
             )
-        listing.entries.append((name, *_listed(root / "images" / path, path)))
-    return gather(train), gather(test)
+        entries[side].append(file_entry(name, str(root / "images" / path), path))
+    classes = sorted(names.values())
+    return paired(root, gather(entries["1"], classes), gather(entries["0"], classes))
 
 
-def _annotated(val: Path) -> Listing:
+def _annotated(val: Path) -> ImageSet:
     """Tiny-ImageNet's val/: all images in one folder, and a list of their classes."""
     labels = _table(val / ANNOTATIONS, "file class", "\t")
     entries = [
-        (label, *_listed(val / "images" / name, f"images/{name}")) for name, label in labels.items()
+        file_entry(label, str(val / "images" / name), f"images/{name}")
+        for name, label in labels.items()
     ]
-    return Listing(entries, sorted(set(labels.values())), [])
-
-
-def _listed(file: Path, name: str) -> tuple[Photo, int]:
-    return file_photo(str(file), name), file_size(str(file)) or 0
+    return gather(entries, sorted(set(labels.values())))
 
 
 def _table(path: Path, form: str, separator: str) -> dict[str, str]:
@@ -133,3 +143,38 @@ def _table(path: Path, form: str, separator: str) -> dict[str, str]:
             raise DataError(f"{path}: line {number} must be a unique '{form}', got {line!r}")
         table[key] = value
     return table
+
+
+def cifar100(root: Path) -> Splits:
+    """Open training and test images in cifar-100-python/, or in the folder that holds it.
+
+    Photos load as pixels, and the size of an image is that of its raw pixels. torchvision checks
+    the files against the published MD5 before it unpickles them.
+    """
+    base = root.parent if root.name == CIFAR else root
+    splits = paired(root, _part(base, "train"), _part(base, "test"))
+    groups = {name: group for group, names in SUPERCLASSES.items() for name in names}
+    return replace(splits, superclasses=tuple(groups[name] for name in splits.train.classes))
+
+
+def _part(root: Path, part: str) -> ImageSet:
+    from torchvision.datasets import CIFAR100
+
+    try:
+        with warnings.catch_warnings():
+            # Numpy 2.4.0 warns about types in the files (pytorch/vision#9340).
+            warnings.simplefilter("ignore", VisibleDeprecationWarning)
+            data = CIFAR100(root, train=part == "train", download=False)
+    except (RuntimeError, OSError):
+        fix = f"unpack cifar-100-python.tar.gz ({CIFAR100.url}) in {root}"
+        bad = f"{root / CIFAR}: missing, or not CIFAR-100 as published"
+        raise DataError(f"{bad}; {fix}") from None
+    entries = [
+        (
+            data.classes[label],
+            Photo(f"{part}/{number:05d}", partial(np.ascontiguousarray, image)),
+            image.nbytes,
+        )
+        for number, (label, image) in enumerate(zip(data.targets, data.data, strict=True))
+    ]
+    return gather(entries, sorted(data.classes))

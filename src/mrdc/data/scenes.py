@@ -2,7 +2,9 @@
 
 import io
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,6 @@ from PIL import Image
 from mrdc._utils.errors import DataError
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import check_pixels, decode
-from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 
 Boxes = NDArray[np.float32]  # (n, 5): left, top, right, bottom in pixels, and the label, from 0
@@ -23,27 +24,16 @@ ORIENTATION, TURNED = 0x0112, frozenset({5, 6, 7, 8})  # EXIF: swaps width and h
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Images with boxes, read when needed.
+    """Images with boxes, read when needed."""
 
-    Attributes:
-        classes: class names by label, in the order of COCO's category ids.
-        categories: COCO category id of each class.
-        photos: photos with their file_name as the id.
-        sizes: bytes of each file.
-        sides: width and height of each image according to the json.
-        boxes: boxes of each image, cut to it.
-        crowds: boxes of groups (iscrowd), where evaluation ignores detections.
-        dropped: number of boxes left out because they are smaller than a pixel.
-    """
-
-    classes: tuple[str, ...]
-    categories: tuple[int, ...]
-    photos: tuple[Photo, ...]
-    sizes: tuple[int, ...]
-    sides: tuple[tuple[int, int], ...]
-    boxes: tuple[Boxes, ...]
-    crowds: tuple[Boxes, ...]
-    dropped: int = 0
+    classes: tuple[str, ...]  # names by label, in the order of COCO's category ids
+    categories: tuple[int, ...]  # COCO category id of each class
+    photos: tuple[Photo, ...]  # with their file_name as the id
+    sizes: tuple[int, ...]  # bytes of each file
+    sides: tuple[tuple[int, int], ...]  # width and height of each image according to the json
+    boxes: tuple[Boxes, ...]  # of each image, cut to it
+    crowds: tuple[Boxes, ...]  # boxes of groups (iscrowd), where evaluation ignores detections
+    dropped: int = 0  # boxes left out because they are smaller than a pixel
 
     def __len__(self) -> int:
         return len(self.photos)
@@ -51,14 +41,9 @@ class Scenes:
     def pick(self, indices: Iterable[int]) -> "Scenes":
         """The images at these places."""
         chosen = list(indices)
-        return replace(
-            self,
-            photos=tuple(self.photos[index] for index in chosen),
-            sizes=tuple(self.sizes[index] for index in chosen),
-            sides=tuple(self.sides[index] for index in chosen),
-            boxes=tuple(self.boxes[index] for index in chosen),
-            crowds=tuple(self.crowds[index] for index in chosen),
-        )
+        names = ("photos", "sizes", "sides", "boxes", "crowds")
+        parts: dict[str, Any] = {n: tuple(getattr(self, n)[i] for i in chosen) for n in names}
+        return replace(self, **parts)
 
     def by_id(self) -> dict[str, Boxes]:
         """Boxes by the id of their photo."""
@@ -76,22 +61,11 @@ class Scenes:
 
 @dataclass(frozen=True, eq=False)
 class SceneSplits:
-    """Training and test scenes with the same classes.
-
-    Attributes:
-        train: scenes to learn from.
-        test: scenes to evaluate on.
-        unlabelled: images without boxes, if the data set has a separate pool of them.
-    """
+    """Training and test scenes with the same classes."""
 
     train: Scenes
     test: Scenes
-    unlabelled: tuple[Photo, ...] | None
-
-
-def as_images(scenes: Scenes) -> ImageSet:
-    """The images of scenes as one class."""
-    return ImageSet(("images",), (list(scenes.photos),), (list(scenes.sizes),), [], scenes)
+    unlabelled: tuple[Photo, ...] | None  # images without boxes, if there is a pool of them
 
 
 def check_sides(
@@ -99,51 +73,34 @@ def check_sides(
     threads: int | None = None,
     progress: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Refuse images whose size differs from the json's: their boxes would be misplaced.
-
-    Sizes are compared with the EXIF orientation applied.
-
-    Raises:
-        DataError: the first such image.
-        ImageError: an image that cannot be read.
-    """
+    """Refuse images whose size, as shown, differs from the json's: boxes would be misplaced."""
     with workers(threads) as pool:
         found = ordered(pool, _side, scenes.photos)
         for (photo, (side, turned)), said in zip(found, scenes.sides, strict=True):
             progress(1)
             if side == said:
                 continue
-            sizes = (
-                f"{photo.id}: {side[0]} x {side[1]} pixels, but the json says {said[0]} x {said[1]}"
-            )
+            shown = f"{photo.id}: {side[0]} x {side[1]} pixels"
+            rule = "; both must agree, or its boxes are misplaced"
             if turned and side == said[::-1]:
-                raise DataError(
-                    f"{sizes}: its EXIF orientation turns it; the json must have the size and "
-                    "boxes of the image as shown, or the file must have no orientation"
+                rule = (
+                    ": its EXIF orientation turns it; the json must have the size and boxes of "
+                    "the image as shown, or the file must have no orientation"
                 )
-            raise DataError(f"{sizes}; both must agree, or its boxes are misplaced")
+            raise DataError(f"{shown}, but the json says {said[0]} x {said[1]}{rule}")
 
 
 def check_strips(photos: Sequence[Photo], sides: Sequence[tuple[int, int]], long: int) -> None:
-    """Refuse images so narrow that scaling the long side to `long` leaves nothing of them.
-
-    Raises:
-        DataError: the first such image.
-    """
+    """Refuse images so narrow that scaling the long side to `long` leaves nothing of them."""
     for photo, side in zip(photos, sides, strict=True):
         if min(side) * long < NARROWEST * max(side):
-            raise DataError(
-                f"{photo.id}: {side[0]} x {side[1]} pixels; --long {long} leaves fewer than "
-                f"{NARROWEST} on the short side; remove the image, or raise --long"
-            )
+            few = f"--long {long} leaves fewer than {NARROWEST} on the short side"
+            shown = f"{photo.id}: {side[0]} x {side[1]} pixels"
+            raise DataError(f"{shown}; {few}; remove the image, or raise --long")
 
 
 def shown_sides(photos: Sequence[Photo], threads: int | None) -> list[tuple[int, int]]:
-    """Width and height of every photo, EXIF orientation applied.
-
-    Raises:
-        ImageError: an image that cannot be read.
-    """
+    """Width and height of every photo, EXIF orientation applied."""
     with workers(threads) as pool:
         return [side for _, (side, _) in ordered(pool, _side, photos)]
 
@@ -152,21 +109,10 @@ def _side(photo: Photo) -> tuple[tuple[int, int], bool]:
     """Width and height of a photo as shown, and whether its EXIF orientation swapped them."""
     data = photo.load()
     if isinstance(data, bytes):
-        known = _header(data, photo.id)
-        if known is not None:
-            return known
+        with suppress(Exception), Image.open(io.BytesIO(data)) as image:  # decoding reports it
+            check_pixels(*image.size, photo.id)
+            if image.format in HEADERS:
+                turned = image.getexif().get(ORIENTATION) in TURNED
+                return (image.size[::-1] if turned else image.size), turned
         data = decode(data, photo.id)
     return (data.shape[1], data.shape[0]), False
-
-
-def _header(data: bytes, name: str) -> tuple[tuple[int, int], bool] | None:
-    """`_side` from the header alone; None if the image must be decoded."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            check_pixels(*image.size, name)
-            if image.format not in HEADERS:
-                return None
-            turned = image.getexif().get(ORIENTATION) in TURNED
-            return (image.size[::-1] if turned else image.size), turned
-    except Exception:  # Pillow's plug-ins raise many kinds; decoding reports it
-        return None

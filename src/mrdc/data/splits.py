@@ -1,4 +1,4 @@
-"""Training and test images of a source.
+"""Sources of images by name or path, and their training and test images.
 
     textures              synthetic, generated in memory
     cifar100:FOLDER       where cifar-100-python.tar.gz was unpacked
@@ -13,8 +13,7 @@ Both splits have the same classes, sorted by name, and at least one image of eac
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,49 +21,23 @@ import numpy as np
 
 from mrdc._utils.errors import DataError, UsageError
 from mrdc._utils.registry import Registry
-from mrdc.data.cifar import cifar100, superclasses
-from mrdc.data.coco import is_coco
-from mrdc.data.files import CLASSES
-from mrdc.data.images import ImageSet, read_images, some_of
-from mrdc.data.published import DRAWS, imagenet, inside, published
+from mrdc.data.coco import find_layout, is_coco, read_scenes
+from mrdc.data.files import read_images
+from mrdc.data.images import CLASSES, FORMS, ImageSet
+from mrdc.data.images import Splits as Splits
+from mrdc.data.published import DRAWS, cifar100, imagenet, inside, published
 from mrdc.data.textures import textures_splits
 
-
-@dataclass(frozen=True)
-class Splits:
-    """Training and test images of the same classes, none of them empty.
-
-    Attributes:
-        train: images to learn from and to store.
-        test: images to measure accuracy on, with the same classes in the same order.
-        held_out: test images were set aside from training images, as the source has no test split.
-        superclasses: the superclass of each class, if the source knows it.
-    """
-
-    train: ImageSet
-    test: ImageSet
-    held_out: bool
-    superclasses: tuple[str, ...] | None = None
+SHAPES = "shapes"  # built-in scenes
 
 
 def open_splits(
-    source: str | os.PathLike[str],
-    *,
-    holdout: float = 0.2,
-    seed: int = 0,
-    missing: bool = False,
+    source: str | os.PathLike[str], *, holdout: float = 0.2, seed: int = 0, missing: bool = False
 ) -> Splits:
     """Open training and test images of a source in one of the forms above.
 
-    Args:
-        source: a name, a kind with a folder, or a path.
-        holdout: share of each class to set aside if the source has no test split.
-        seed: chooses the images that are set aside.
-        missing: accept missing files in a CSV; loading one raises an ImageError.
-
-    Raises:
-        UsageError: `holdout` is not between 0 and 1, or `seed` is negative.
-        DataError: no such source, not in one of the forms, or classes that differ or are empty.
+    Without a test split, the share `holdout` of each class is set aside, chosen by `seed`. Files
+    `missing` from a CSV are accepted or refused; loading one raises an ImageError.
     """
     if not 0 < holdout < 1:
         raise UsageError(f"holdout must lie between 0 and 1, got {holdout}")
@@ -78,10 +51,36 @@ def open_splits(
     if is_coco(path):
         raise DataError(f"{path}: scenes with boxes, but classes are needed; give {CLASSES}")
     root = inside(path)
-    pair = published(root)
-    if pair is not None:
-        return _paired(root, *pair)
-    return _set_aside(root, read_images(root, missing), holdout, seed)
+    return published(root) or _set_aside(root, read_images(root, missing), holdout, seed)
+
+
+def open_images(source: str | os.PathLike[str], missing: bool = False) -> ImageSet:
+    """Open the training images of a data set by name, or of a folder, CSV, tar or COCO file.
+
+    Scenes (COCO: a .json, or a folder) become one class. Files `missing` from a CSV or COCO file
+    are accepted or refused; loading one raises an ImageError.
+    """
+    load, path = named(source), Path(source)
+    if load is not None:
+        return load().train
+    if not is_coco(path):
+        return read_images(path, missing)
+    layout = None if path.is_file() else find_layout(path)
+    scenes = read_scenes(layout.train if layout else path, missing)
+    return ImageSet(("images",), ([*scenes.photos],), ([*scenes.sizes],), scenes=scenes)
+
+
+def check_source(source: str | os.PathLike[str]) -> None:
+    """Refuse a source that is no name, KIND:FOLDER or path, without reading it."""
+    name = os.fspath(source)
+    kind, _, folder = name.partition(":")
+    if Path(name).exists() or name == SHAPES:
+        return
+    if kind in KINDS and folder:
+        if not Path(folder).expanduser().exists():
+            raise DataError(f"{folder}: no such folder or file; give {kind} the data set's folder")
+    elif named(name) is None:
+        raise DataError(f"{name}: no such folder or file; give {FORMS}; or {names()}, {SHAPES}")
 
 
 def named(source: str | os.PathLike[str]) -> Callable[[], Splits] | None:
@@ -102,21 +101,6 @@ def names() -> str:
     return ", ".join([*DATASETS, *(f"{kind}:FOLDER" for kind in KINDS)])
 
 
-def _paired(where: Path, train: ImageSet, test: ImageSet) -> Splits:
-    """Check that both splits have the same classes and no empty one."""
-    for one, other, side in ((train, test, "training"), (test, train, "test")):
-        alone = [name for name in one.classes if name not in other.classes]
-        if alone:
-            raise DataError(
-                f"{where}: only the {side} split has {some_of(alone)}; "
-                "both splits must have the same classes"
-            )
-        empty = [name for name, photos in zip(one.classes, one.photos, strict=True) if not photos]
-        if empty:
-            raise DataError(f"{where}: no {side} image of {some_of(empty)}; each class needs one")
-    return Splits(train, test, held_out=False)
-
-
 def _set_aside(where: Path, images: ImageSet, holdout: float, seed: int) -> Splits:
     """Hold out a share of each class, at least one image, as the test split."""
     kept: list[list[int]] = []
@@ -124,10 +108,9 @@ def _set_aside(where: Path, images: ImageSet, holdout: float, seed: int) -> Spli
     for label, photos in enumerate(images.photos):
         count = len(photos)
         if count < 2:
-            raise DataError(
-                f"{where}: class {images.classes[label]!r} has {count} image(s); without a test "
-                "split each class needs 2, one of which is set aside for testing"
-            )
+            few = f"class {images.classes[label]!r} has {count} image(s)"
+            rule = "without a test split each class needs 2, one of which is set aside for testing"
+            raise DataError(f"{where}: {few}; {rule}")
         order = np.random.default_rng((seed, label)).permutation(count).tolist()
         share = min(max(round(holdout * count), 1), count - 1)
         aside.append(sorted(order[:share]))
@@ -135,21 +118,9 @@ def _set_aside(where: Path, images: ImageSet, holdout: float, seed: int) -> Spli
     return Splits(images.keep(kept), images.keep(aside), held_out=True)
 
 
-def _textures() -> Splits:
-    return Splits(*textures_splits(), held_out=False)
-
-
-def _cifar100(root: Path) -> Splits:
-    splits = _paired(root, *cifar100(root))
-    return replace(splits, superclasses=superclasses(splits.train.classes))
-
-
-def _imagenet(kind: str, root: Path) -> Splits:
-    return _paired(root, *imagenet(root, kind))
-
-
-DATASETS: Registry[Callable[[], Splits]] = Registry("data set", "datasets", {"textures": _textures})
-KINDS: dict[str, Callable[[Path], Splits]] = {
-    "cifar100": _cifar100,
-    **{kind: partial(_imagenet, kind) for kind in DRAWS},
+DATASETS: Registry[Callable[[], Splits]] = Registry(
+    "data set", "datasets", {"textures": lambda: Splits(*textures_splits(), held_out=False)}
+)
+KINDS: Mapping[str, Callable[[Path], Splits]] = {"cifar100": cifar100} | {
+    kind: partial(imagenet, kind) for kind in DRAWS
 }

@@ -12,9 +12,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from mrdc._utils.errors import DataError, UsageError
-from mrdc.data.images import ImageSet, some_of
+from mrdc.data.images import ImageSet, Splits, some_of
 from mrdc.data.order import SEED, order_classes, whole_number
-from mrdc.data.splits import Splits, open_splits
+from mrdc.data.splits import open_splits
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,8 @@ class Stream:
         Raises:
             DataError: a class would be left without a training or a test image.
         """
-        return replace(
-            self,
-            train=_without(self.train, set(train_ids), "training"),
-            test=_without(self.test, set(test_ids), "test"),
-        )
+        train = _without(self.train, set(train_ids), "training")
+        return replace(self, train=train, test=_without(self.test, set(test_ids), "test"))
 
     def fingerprint(self) -> str:
         """SHA-256 of the classes in order, the phases, and the ids and bytes of all photos.
@@ -126,18 +123,9 @@ def make_stream(
 ) -> Stream:
     """Put the classes in an order and cut it into phases.
 
-    Args:
-        splits: training and test images.
-        phases: as for `phase_sizes`.
-        first: as for `phase_sizes`.
-        order: a seed for `class_order`; "sorted" for the classes by name; or "similar" or
-            "dissimilar", as for `superclass_order`.
-        superclasses: a CSV of class,superclass for "similar" and "dissimilar", used instead of
-            the data set's own superclasses.
-
-    Raises:
-        UsageError: impossible phases, an unknown order, or no superclasses.
-        DataError: fewer than two classes, or a CSV that does not fit them.
+    `phases` and `first` are as for `phase_sizes`; `order` is a seed for `class_order`, "sorted" for
+    the classes by name, or "similar" or "dissimilar" as for `superclass_order`; `superclasses` is a
+    CSV of class,superclass for the latter, used instead of the data set's own.
     """
     assert splits.train.classes == splits.test.classes
     count = len(splits.train.classes)
@@ -151,14 +139,8 @@ def make_stream(
 def phase_sizes(classes: int, phases: int, first: str | int) -> tuple[int, ...]:
     """Number of classes in each phase, as even as possible, larger phases first.
 
-    Args:
-        classes: number of classes.
-        phases: number of phases, not counting a separate first one.
-        first: size of a separate first phase: a number of classes, or "half" for half of them,
-            rounded up; "equal" for none.
-
-    Raises:
-        UsageError: a phase would be empty, or `first` is none of these.
+    `phases` does not count a separate first one, whose size is `first`: a number of classes, or
+    "half" for half of them, rounded up; "equal" for none.
     """
     if phases < 1:
         raise UsageError(f"phases must be at least 1, got {phases}")
@@ -172,9 +154,7 @@ def phase_sizes(classes: int, phases: int, first: str | int) -> tuple[int, ...]:
     left = classes - sum(start)
     if phases > left:
         after = f" after a first phase of {sum(start)}" if start else ""
-        raise UsageError(
-            f"{classes} classes cannot make {phases} phases{after}: "
-            f"{max(left, 0)} phases at most, of one class each"
-        )
+        most = f"{max(left, 0)} phases at most, of one class each"
+        raise UsageError(f"{classes} classes cannot make {phases} phases{after}: {most}")
     share, extra = divmod(left, phases)
     return start + (share + 1,) * extra + (share,) * (phases - extra)

@@ -6,7 +6,9 @@ mirrored, and strong compression removes that first: so both quality and quantit
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,42 +16,32 @@ from PIL import Image
 
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import Jpeg
-from mrdc.data.images import ImageSet
+from mrdc.data.images import ImageSet, gather
 from mrdc.data.photo import Photo
 
-CLASSES = 10
-IMAGES = 60
-TEST_IMAGES = 20
-SIDE = 64
+CLASSES, IMAGES, TEST_IMAGES, SIDE = 10, 60, 20, 64
 Plane = NDArray[np.float64]
 QUALITY = 95  # JPEG quality of the originals
 
 
-def textures(classes: int = CLASSES, images: int = IMAGES, seed: int = 0) -> ImageSet:
-    """The synthetic set as JPEG files in memory; the same seed gives the same bytes."""
-    return _make(classes, range(images), seed)
+def textures(
+    classes: int = CLASSES, images: int = IMAGES, seed: int = 0, first: int = 0
+) -> ImageSet:
+    """The set as JPEG files in memory, numbered from `first`; a seed gives the same bytes."""
+    names = [f"texture{label:02d}" for label in range(classes)]
+    entries = []
+    for label, number in product(range(classes), range(first, first + images)):
+        data = Jpeg().encode(texture(label, np.random.default_rng((seed, label, number))), QUALITY)
+        photo = Photo(f"{names[label]}/{number:04d}.jpg", partial(bytes, data))
+        entries.append((names[label], photo, len(data)))
+    return gather(entries, names)
 
 
 def textures_splits(
     classes: int = CLASSES, images: int = IMAGES, test_images: int = TEST_IMAGES, seed: int = 0
 ) -> tuple[ImageSet, ImageSet]:
     """The synthetic set, and test images numbered after the training images."""
-    numbers = range(images, images + test_images)
-    return textures(classes, images, seed), _make(classes, numbers, seed)
-
-
-def _make(classes: int, numbers: range, seed: int) -> ImageSet:
-    photos: tuple[list[Photo], ...] = tuple([] for _ in range(classes))
-    sizes: tuple[list[int], ...] = tuple([] for _ in range(classes))
-    for label in range(classes):
-        for number in numbers:
-            rng = np.random.default_rng((seed, label, number))
-            data = Jpeg().encode(texture(label, rng), QUALITY)
-            photos[label].append(
-                Photo(f"texture{label:02d}/{number:04d}.jpg", partial(bytes, data))
-            )
-            sizes[label].append(len(data))
-    return ImageSet(tuple(f"texture{label:02d}" for label in range(classes)), photos, sizes)
+    return textures(classes, images, seed), textures(classes, test_images, seed, first=images)
 
 
 def texture(kind: int, rng: np.random.Generator) -> Pixels:
@@ -62,64 +54,21 @@ def texture(kind: int, rng: np.random.Generator) -> Pixels:
     v = (y * math.cos(angle) - x * math.sin(angle)) * 2 * math.pi / wavelength
     detail = rng.uniform(18, 36) * PATTERNS[kind % len(PATTERNS)](u, v)
     detail += rng.uniform(2, 14) * rng.normal(0, 1, (SIDE, SIDE))
-    pixels: Pixels = np.clip(background + detail[:, :, None], 0, 255).astype(np.uint8)
-    return pixels
+    return np.clip(background + detail[:, :, None], 0, 255).astype(np.uint8)
 
 
-def _stripes(u: Plane, v: Plane) -> Plane:
-    return np.sin(u)
-
-
-def _checks(u: Plane, v: Plane) -> Plane:
-    return 1.4 * np.sin(u) * np.sin(v)
-
-
-def _dots(u: Plane, v: Plane) -> Plane:
-    dots: Plane = 3 * np.exp(2 * (np.cos(u) + np.cos(v) - 2)) - 0.4
-    return dots
-
-
-def _holes(u: Plane, v: Plane) -> Plane:
-    return -_dots(u, v)
-
-
-def _lattice(u: Plane, v: Plane) -> Plane:
-    return 1.3 * np.maximum(np.cos(u), np.cos(v)) - 0.5
-
-
-def _honeycomb(u: Plane, v: Plane) -> Plane:
-    across = v * math.sqrt(3) / 2
-    cells: Plane = np.cos(u) + np.cos(u / 2 + across) + np.cos(u / 2 - across)
-    return 0.7 * cells
-
-
-def _zigzag(u: Plane, v: Plane) -> Plane:
-    zigzag: Plane = np.sin(u + 2 * np.arcsin(np.sin(v / 2)))
-    return zigzag
-
-
-def _bricks(u: Plane, v: Plane) -> Plane:
-    return np.sin(u + math.pi * (np.sin(v / 2) > 0))
-
-
-def _rings(u: Plane, v: Plane) -> Plane:
-    rings: Plane = np.sin(np.hypot(u, v))
-    return rings
-
-
-def _plaid(u: Plane, v: Plane) -> Plane:
-    return 0.8 * (np.sin(u) + np.sin(v / 2))
-
-
-PATTERNS = (
-    _stripes,
-    _checks,
-    _dots,
-    _holes,
-    _lattice,
-    _honeycomb,
-    _zigzag,
-    _bricks,
-    _rings,
-    _plaid,
+ROOT = math.sqrt(3) / 2
+PATTERNS: tuple[Callable[[Plane, Plane], Plane], ...] = (
+    lambda u, v: np.sin(u),  # stripes
+    lambda u, v: 1.4 * np.sin(u) * np.sin(v),  # checks
+    lambda u, v: 3 * np.exp(2 * (np.cos(u) + np.cos(v) - 2)) - 0.4,  # dots
+    lambda u, v: 0.4 - 3 * np.exp(2 * (np.cos(u) + np.cos(v) - 2)),  # holes
+    lambda u, v: 1.3 * np.maximum(np.cos(u), np.cos(v)) - 0.5,  # lattice
+    lambda u, v: (
+        0.7 * (np.cos(u) + np.cos(u / 2 + v * ROOT) + np.cos(u / 2 - v * ROOT))
+    ),  # honeycomb
+    lambda u, v: np.sin(u + 2 * np.arcsin(np.sin(v / 2))),  # zigzag
+    lambda u, v: np.sin(u + math.pi * (np.sin(v / 2) > 0)),  # bricks
+    lambda u, v: np.sin(np.hypot(u, v)),  # rings
+    lambda u, v: 0.8 * (np.sin(u) + np.sin(v / 2)),  # plaid
 )

@@ -48,19 +48,8 @@ class FocalHeads(RoIHeads):  # type: ignore[misc]
     """The second stage of a detector, with a focal loss for the classes."""
 
     def __init__(self, heads: RoIHeads, gamma: float):
-        super().__init__(
-            heads.box_roi_pool,
-            heads.box_head,
-            heads.box_predictor,
-            heads.proposal_matcher.high_threshold,
-            heads.proposal_matcher.low_threshold,
-            heads.fg_bg_sampler.batch_size_per_image,
-            heads.fg_bg_sampler.positive_fraction,
-            heads.box_coder.weights,
-            heads.score_thresh,
-            heads.nms_thresh,
-            heads.detections_per_img,
-        )
+        nn.Module.__init__(self)
+        self.__dict__.update(heads.__dict__)  # its modules and thresholds
         self.gamma = gamma
 
     def forward(
@@ -71,10 +60,7 @@ class FocalHeads(RoIHeads):  # type: ignore[misc]
         targets: list[dict[str, Tensor]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         if not self.training:
-            answers: tuple[list[dict[str, Tensor]], dict[str, Tensor]] = super().forward(
-                features, proposals, image_shapes, targets
-            )
-            return answers
+            return super().forward(features, proposals, image_shapes, targets)  # type: ignore[no-any-return]
         regions, _, labels, aims = self.select_training_samples(proposals, targets)
         pooled = self.box_roi_pool(features, regions, image_shapes)
         logits, moves = self.box_predictor(self.box_head(pooled))
@@ -175,9 +161,6 @@ def build_detector(
         short: side that images are scaled to, unless the long one would be over `long`.
         gamma: exponent of the focal loss in the second stage.
         weights: ImageNet weights of a ResNet.
-
-    Raises:
-        UsageError: weights of another network.
     """
     if name == "lite0":
         if weights is not None:
@@ -218,9 +201,9 @@ def _light(classes: int, short: int) -> dict[str, Any]:
 
 def _resnet(name: str, weights: Path | None) -> nn.Module:
     """A ResNet with its pyramid: frozen batch norms with weights, group norms without."""
-    kind, layers = (group_norm, 5) if weights is None else (FrozenBatchNorm2d, 3)
+    kind = FrozenBatchNorm2d if weights else lambda width: nn.GroupNorm(math.gcd(32, width), width)
     backbone: nn.Module = resnet_fpn_backbone(
-        backbone_name=name, weights=None, norm_layer=kind, trainable_layers=layers
+        backbone_name=name, weights=None, norm_layer=kind, trainable_layers=3 if weights else 5
     )
     if weights is None:
         return backbone
@@ -237,10 +220,6 @@ def _resnet(name: str, weights: Path | None) -> nn.Module:
         raise UsageError(f"--weights {weights}: not weights of {name} ({why})") from None
     fold_norms(body)
     return backbone
-
-
-def group_norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(math.gcd(32, channels), channels)
 
 
 def pooled_features(model: FasterRCNN, image: Tensor) -> Tensor:

@@ -51,11 +51,7 @@ def as_found(answer: dict[str, Tensor]) -> Found:
 
 
 def average_precision(found: Sequence[Found], scenes: Scenes) -> dict[str, Any]:
-    """AP, AP50 and AP75 in percent, and AP by class (None for a class that is not there).
-
-    Raises:
-        UsageError: pycocotools is not installed.
-    """
+    """AP, AP50 and AP75 in percent, and AP by class (None for a class that is not there)."""
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
@@ -79,19 +75,12 @@ def average_precision(found: Sequence[Found], scenes: Scenes) -> dict[str, Any]:
         judge.accumulate()
         judge.summarize()
     precision = judge.eval["precision"][:, :, :, 0, -1]  # thresholds, recalls, classes
-    means = [
-        float(one[one > -1].mean()) if (one > -1).any() else None
-        for one in np.moveaxis(precision, 2, 0)
-    ]
-    return {
-        "ap": 100 * float(judge.stats[0]),
-        "ap50": 100 * float(judge.stats[1]),
-        "ap75": 100 * float(judge.stats[2]),
-        "by_class": {
-            name: None if mean is None else 100 * mean
-            for name, mean in zip(scenes.classes, means, strict=True)
-        },
+    ap, ap50, ap75 = (100 * float(value) for value in judge.stats[:3])
+    by_class = {
+        name: 100 * float(one[one > -1].mean()) if (one > -1).any() else None
+        for name, one in zip(scenes.classes, np.moveaxis(precision, 2, 0), strict=True)
     }
+    return {"ap": ap, "ap50": ap50, "ap75": ap75, "by_class": by_class}
 
 
 def _dataset(scenes: Scenes) -> dict[str, Any]:
@@ -120,10 +109,9 @@ def _entry(place: int, box: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def label_quality(found: Sequence[Boxes], truth: Sequence[Boxes]) -> dict[str, float | None]:
-    """Pseudo labels per image, and their precision and recall in percent.
+    """Pseudo labels per image, and their precision and recall in percent (None if undefined).
 
-    A label is right if it overlaps a box of its class with an IoU of at least 0.5, each box
-    once. None if there are no labels, or no boxes.
+    A label is right if it overlaps a box of its class with an IoU of at least 0.5, each box once.
     """
     right = sum(matched(a, b) for a, b in zip(found, truth, strict=True))
     labels, boxes = sum(map(len, found)), sum(map(len, truth))

@@ -21,19 +21,16 @@ CHUNKS = 100  # parts of a phase, after each of which it can be resumed
 class SceneFeed:
     """Batches of a phase, chunk by chunk; the labelled images of a step depend on its number only.
 
-    Attributes:
-        boxes: boxes of the labelled images, with labels.
-        pool: indices of the unlabelled images to draw from, at the first step of a chunk.
-        images: labelled images in the last chunk.
+    `pool` gives the unlabelled images to draw from, at the first step of a chunk.
     """
 
     labelled: Album
-    boxes: Sequence[Boxes]
+    boxes: Sequence[Boxes]  # of the labelled images, with labels
     unlabelled: Album
     pool: Callable[[int], Sequence[int]]
     settings: SceneSettings
     clock: Clock
-    images: int = 0
+    images: int = 0  # labelled images in the last chunk
 
     def __len__(self) -> int:
         return self.images

@@ -1,9 +1,10 @@
 """Learn scenes: a detector over a stream of labelled and unlabelled images."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,11 @@ from torchvision.models.detection import FasterRCNN
 from mrdc._utils.errors import CheckpointError
 from mrdc._utils.registry import lookup
 from mrdc._utils.seeds import named_seed
-from mrdc.data.photo import Photo
-from mrdc.data.scenes import Boxes
 from mrdc.detection.album import Album
 from mrdc.detection.detectors import build_detector, pooled_features
 from mrdc.detection.evaluate import average_precision, detect, label_quality
 from mrdc.detection.feed import SceneFeed, chunks
-from mrdc.detection.methods import (
-    SCENE_METHODS,
-    PseudoLabels,
-    Shot,
-    Supervised,
-    Task,
-    UnbiasedTeacher,
-)
+from mrdc.detection.methods import SCENE_METHODS, PseudoLabels, Supervised, Task, UnbiasedTeacher
 from mrdc.detection.settings import SceneSettings
 from mrdc.detection.stream import SceneStream
 from mrdc.methods.options import with_options
@@ -78,11 +70,7 @@ def run_scenes(
 
 
 def make_scene_method(settings: SceneSettings) -> Supervised:
-    """The method with its settings.
-
-    Raises:
-        UsageError: an unknown method or setting, or a value of another type.
-    """
+    """The method with its settings."""
     kind = lookup(SCENE_METHODS, settings.method, "method")
     return with_options(kind(), settings.options, settings.method)
 
@@ -123,44 +111,37 @@ class SceneLearner(Learner):
         self.feed: SceneFeed | None = None
 
     def seed(self, name: str) -> int:
-        """The seed of everything drawn under a name."""
         return named_seed(self.settings.seed, name)
 
     def start(self, session: Session) -> dict[str, Any]:
-        self.session = session
+        self.session, train = session, self.settings.train
         self.feed = self._feed(session.phase)
-        train = self.settings.train
         task = Task(self.feed.unlabelled, train.steps, train.batch_size)
         self.method.start_phase(self.model, task)
         return {"train_images": len(self.feed.labelled)}
 
     def _feed(self, phase: int) -> SceneFeed:
         """Labelled scenes of the phase with everything replayed, and its unlabelled images."""
-        scenes = self.stream.fresh(phase)
-        if self.settings.replay == "joint":
-            scenes = self.stream.seen(phase)
+        stream = self.stream
+        scenes = stream.seen(phase) if self.settings.replay == "joint" else stream.fresh(phase)
         photos, boxes = list(scenes.photos), list(scenes.boxes)
         if self.exemplars is not None:
             memory = self.exemplars.memory
-            held: Sequence[Photo] = memory.examples().photos
+            held = memory.examples().photos
             photos += held
             boxes += [memory.boxes[photo.id] for photo in held]
-        threads = self.settings.threads
-        labelled = Album(photos, self.device, threads)
-        unlabelled = Album(self.stream.unlabelled[phase], self.device, threads)
-
-        def pool(step: int) -> Sequence[int]:
-            return self.method.pool(self.model, step)
-
+        labelled, unlabelled = (
+            Album(images, self.device, self.settings.threads)
+            for images in (photos, stream.unlabelled[phase])
+        )
+        pool = partial(self.method.pool, self.model)
         return SceneFeed(labelled, boxes, unlabelled, pool, self.settings, self.session.clock)
 
     def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
         settings, train, phase = self.settings, self.settings.train, self.session.phase
         assert self.feed is not None
 
-        def loss(
-            shots: list[Shot], _: Tensor, step: int, more: list[Tensor], places: list[int]
-        ) -> Tensor:
+        def loss(shots: Any, _: Tensor, step: int, more: list[Tensor], places: list[int]) -> Tensor:
             torch.manual_seed(self.seed(f"views {phase} {step}"))
             return self.method.loss(self.model, step, shots, places, more)
 
@@ -172,14 +153,9 @@ class SceneLearner(Learner):
             self.session.on_epoch(epoch, chunks(settings), 0, train.lr)
             on_epoch(stop)
 
-        plain = TrainSettings(
-            epochs=chunks(settings),
-            lr=train.lr,
-            momentum=train.momentum,
-            weight_decay=train.weight_decay,
-            batch_size=train.batch_size,
-            milestones=(),
-        )
+        shared = ("lr", "momentum", "weight_decay", "batch_size")
+        values: dict[str, Any] = {name: getattr(train, name) for name in shared}
+        plain = TrainSettings(epochs=chunks(settings), milestones=(), **values)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), tensor_cores():
             fit(
@@ -201,11 +177,10 @@ class SceneLearner(Learner):
         phase, memory = self.session.phase, self.exemplars.memory
         memory.boxes |= self.stream.fresh(phase).by_id()
         memory.box_classes = self.stream.train.classes
-        model = self.method.answers(self.model)
-        self.exemplars.store(phase, embedder(model, self.device), self.session.clock)
-        memory.boxes = {
-            name: memory.boxes[name] for y in memory.labels for name in memory.sources(y)
-        }
+        by_model = embedder(self.method.answers(self.model), self.device)
+        self.exemplars.store(phase, by_model, self.session.clock)
+        held = [name for label in memory.labels for name in memory.sources(label)]
+        memory.boxes = {name: memory.boxes[name] for name in held}
 
     def evaluate(self) -> dict[str, Any]:
         model = self.method.answers(self.model)
@@ -221,10 +196,12 @@ class SceneLearner(Learner):
 
     def _report(self) -> dict[str, Any]:
         """About the method, its pseudo labels if the truth is known, and R_q."""
-        found = self.method.report()
+        found, classes = self.method.report(), self.stream.train.classes
         truth, phase = self.stream.truth, self.session.phase
         if isinstance(self.method, PseudoLabels):
-            found["by_class"] = self._by_class(self.method.labels())
+            labels = np.concatenate([np.zeros((0, 5), np.float32), *self.method.labels()])[:, 4]
+            counts = np.bincount(labels.astype(int), minlength=len(classes))
+            found["by_class"] = dict(zip(classes, counts.tolist(), strict=True))
         if truth is not None and isinstance(self.method, PseudoLabels | UnbiasedTeacher):
             found |= label_quality(self.method.labels(), truth[phase])
         if self.exemplars is not None:
@@ -238,13 +215,6 @@ class SceneLearner(Learner):
                 )
                 found["warning"] = "; ".join(filter(None, [found.get("warning"), more]))
         return found
-
-    def _by_class(self, labels: Sequence[Boxes]) -> dict[str, int]:
-        """Number of labels of each class."""
-        classes = self.stream.train.classes
-        found = np.concatenate([np.zeros((0, 5), np.float32), *labels])[:, 4]
-        counts = np.bincount(found.astype(int), minlength=len(classes))
-        return dict(zip(classes, counts.tolist(), strict=True))
 
     # Checkpoints
 
@@ -265,9 +235,8 @@ class SceneLearner(Learner):
 
     def first_phase_key(self) -> str:
         """Hash of everything that the detector of the first phase depends on."""
-        settings, scenes = self.settings, self.stream.fresh(0)
+        settings, scenes, weights = self.settings, self.stream.fresh(0), self.settings.weights
         photos = (*scenes.photos, *self.stream.unlabelled[0])
-        weights = settings.weights
         parts = (
             content_digest(photos, settings.threads),
             [boxes.tolist() for boxes in scenes.boxes],
@@ -279,11 +248,7 @@ class SceneLearner(Learner):
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        """Load the detector of a checkpoint.
-
-        Raises:
-            CheckpointError: it was written by another version of mrdc.
-        """
+        """Load the detector of a checkpoint."""
         try:
             self.model.load_state_dict(checkpoint.tensors["model"])
         except RuntimeError:
@@ -316,10 +281,7 @@ def embedder(model: FasterRCNN, device: torch.device) -> Embedder:
 
 
 def dependence(exemplars: Exemplars, phase: int) -> tuple[float, list[str]]:
-    """How nearly dependent the features of the stored originals of a phase are.
-
-    The smallest eigenvalue of their Gram matrix, with unit rows, and the two most alike.
-    """
+    """Smallest eigenvalue of the Gram matrix of a phase's stored originals; the two most alike."""
     names = exemplars.memory.sources(phase)
     places = {photo.id: place for place, photo in enumerate(exemplars.stream.train.photos[phase])}
     kernel = gram(exemplars.features[0][[places[name] for name in names]])

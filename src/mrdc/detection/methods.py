@@ -24,7 +24,7 @@ from mrdc._utils.errors import UsageError
 from mrdc.data.scenes import Boxes
 from mrdc.detection.album import Album
 from mrdc.detection.augment import strong, weak
-from mrdc.detection.evaluate import Found, as_found, detect
+from mrdc.detection.evaluate import as_found, detect
 
 Losses = dict[str, Tensor]
 CLASSES = ("loss_classifier", "loss_objectness")  # not boxes: a score says nothing about them
@@ -39,6 +39,9 @@ class Shot(NamedTuple):
     boxes: Tensor
 
 
+Shots = Sequence[Shot]
+
+
 class Task(NamedTuple):
     """A phase, as a method sees it: its unlabelled images, steps and batch size."""
 
@@ -47,11 +50,9 @@ class Task(NamedTuple):
     batch_size: int
 
 
-def losses(model: FasterRCNN, shots: Sequence[Shot]) -> Losses:
+def losses(model: FasterRCNN, shots: Shots) -> Losses:
     """The four losses of a detector in training."""
-    targets = [
-        {"boxes": shot.boxes[:, :4], "labels": shot.boxes[:, 4].long() + 1} for shot in shots
-    ]
+    targets = [{"boxes": s.boxes[:, :4], "labels": s.boxes[:, 4].long() + 1} for s in shots]
     found: Losses = model([shot.image for shot in shots], targets)
     return found
 
@@ -82,12 +83,7 @@ class Supervised:
         return ()
 
     def loss(
-        self,
-        model: FasterRCNN,
-        step: int,
-        known: Sequence[Shot],
-        places: list[int],
-        unknown: Sequence[Tensor],
+        self, model: FasterRCNN, step: int, known: Shots, places: list[int], unknown: list[Tensor]
     ) -> Tensor:
         """Loss of a step: labelled shots, and unlabelled images with their indices in the album."""
         return total(losses(model, [flipped(shot) for shot in known]))
@@ -136,27 +132,19 @@ class PseudoLabels(Supervised):
         if step < self.first:
             return ()
         if self.labels_ is None:
-            self._label(model)
+            rows, album = [torch.zeros(0, 6)], self.task.unlabelled
+            for place, found in enumerate(detect(model, album, self.task.batch_size)):
+                boxes = torch.from_numpy(found.above(self.threshold))
+                rows.append(torch.cat([torch.full((len(boxes), 1), float(place)), boxes], 1))
+            self._take(torch.cat(rows))
         return range(len(self.task.unlabelled)) if self.keep_empty else list(self.by_place)
 
     def loss(
-        self,
-        model: FasterRCNN,
-        step: int,
-        known: Sequence[Shot],
-        places: list[int],
-        unknown: Sequence[Tensor],
+        self, model: FasterRCNN, step: int, known: Shots, places: list[int], unknown: list[Tensor]
     ) -> Tensor:
         pairs = zip(unknown, places, strict=True)
         guessed = [Shot(image, self._of(place).to(image.device)) for image, place in pairs]
         return total(losses(model, [flipped(shot) for shot in [*known, *guessed]]))
-
-    def _label(self, model: FasterRCNN) -> None:
-        rows = [torch.zeros(0, 6)]
-        for place, found in enumerate(detect(model, self.task.unlabelled, self.task.batch_size)):
-            boxes = torch.from_numpy(found.above(self.threshold))
-            rows.append(torch.cat([torch.full((len(boxes), 1), float(place)), boxes], 1))
-        self._take(torch.cat(rows))
 
     def _take(self, labels: Tensor | None) -> None:
         self.labels_ = labels
@@ -207,14 +195,10 @@ class UnbiasedTeacher(Supervised):
         self.teacher: FasterRCNN | None = None
 
     def restore(self, model: FasterRCNN, state: Mapping[str, Tensor]) -> None:
-        teacher = {
-            name.removeprefix("teacher."): value
-            for name, value in state.items()
-            if name.startswith("teacher.")
-        }
-        if teacher:
-            self.teacher = _still(model)
-            self.teacher.load_state_dict(teacher)
+        weights = {k.removeprefix("teacher."): v for k, v in state.items() if k != "counts"}
+        if weights:
+            self.teacher = copy.deepcopy(model).eval().requires_grad_(False)
+            self.teacher.load_state_dict(weights)
 
     def start_phase(self, model: FasterRCNN, task: Task) -> None:
         self.model, self.task = model, task
@@ -230,12 +214,7 @@ class UnbiasedTeacher(Supervised):
         return range(len(self.task.unlabelled))
 
     def loss(
-        self,
-        model: FasterRCNN,
-        step: int,
-        known: Sequence[Shot],
-        places: list[int],
-        unknown: Sequence[Tensor],
+        self, model: FasterRCNN, step: int, known: Shots, places: list[int], unknown: list[Tensor]
     ) -> Tensor:
         if step >= self.first:
             self._average(model)
@@ -244,9 +223,11 @@ class UnbiasedTeacher(Supervised):
         if self.teacher is None:
             return loss
         seen = [flipped(Shot(image, image.new_zeros(0, 5))).image for image in unknown]
+        with torch.no_grad():
+            answers = [as_found(one).above(self.threshold) for one in self.teacher(seen)]
         guessed = [
-            Shot(strong(image), torch.from_numpy(found.above(self.threshold)).to(image))
-            for image, found in zip(seen, self._answers(seen), strict=True)
+            Shot(strong(image), torch.from_numpy(boxes).to(image))
+            for image, boxes in zip(seen, answers, strict=True)
         ]
         labels = sum(len(shot.boxes) for shot in guessed)
         self.counts = [self.counts[0] + labels, self.counts[1] + len(guessed)]
@@ -256,16 +237,11 @@ class UnbiasedTeacher(Supervised):
     def _average(self, model: FasterRCNN) -> None:
         """Start the teacher as a copy of the student, then move it towards the student."""
         if self.teacher is None:
-            self.teacher = _still(model)
+            self.teacher = copy.deepcopy(model).eval().requires_grad_(False)
             return
         ours, theirs = list(self.teacher.parameters()), list(model.parameters())
         average = get_ema_multi_avg_fn(1 - self.rate)  # type: ignore[no-untyped-call]
         average(ours, theirs, None)
-
-    def _answers(self, images: Sequence[Tensor]) -> list[Found]:
-        assert self.teacher is not None
-        with torch.no_grad():
-            return list(map(as_found, self.teacher(list(images))))
 
     def answers(self, model: FasterRCNN) -> FasterRCNN:
         return model if self.teacher is None else self.teacher
@@ -280,37 +256,25 @@ class UnbiasedTeacher(Supervised):
         labels, images = self.counts
         found: dict[str, Any] = {"pseudo_labels_per_image": labels / max(images, 1)}
         if self.silent >= SILENT * (self.task.steps - self.first) or not labels:
-            found["warning"] = (
-                f"the teacher gave no pseudo label in the last {self.silent} steps: lower the "
-                "threshold or train longer"
-            )
+            why = f"the teacher gave no pseudo label in the last {self.silent} steps"
+            found["warning"] = f"{why}: lower the threshold or train longer"
         return found
 
     def state(self) -> dict[str, Tensor]:
         if self.teacher is None:
             return {}
-        counts = torch.tensor([*self.counts, self.silent])
-        return {
-            "counts": counts,
-            **{f"teacher.{k}": v for k, v in self.teacher.state_dict().items()},
-        }
+        weights = {f"teacher.{k}": v for k, v in self.teacher.state_dict().items()}
+        return {"counts": torch.tensor([*self.counts, self.silent]), **weights}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        if not state:
-            return
-        *counts, self.silent = state["counts"].tolist()
-        self.counts = counts
-        self.restore(self.model, state)
+        if state:
+            *self.counts, self.silent = state["counts"].tolist()
+            self.restore(self.model, state)
 
 
 def averaging_rate(steps: int) -> float:
     """Rate of the teacher's average, which forgets as much over a phase as the published one."""
     return min(0.1, max(RATE, RATE * STEPS / max(steps, 1)))
-
-
-def _still(model: FasterRCNN) -> FasterRCNN:
-    """A frozen copy in evaluation mode."""
-    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def _within(**values: float) -> None:

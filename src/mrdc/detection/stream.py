@@ -19,21 +19,13 @@ from mrdc.data.stream import Stream
 
 @dataclass(frozen=True)
 class SceneStream:
-    """Scenes in phases.
+    """Scenes in phases."""
 
-    Attributes:
-        train: all scenes that may be labelled.
-        test: scenes to evaluate on.
-        labelled: indices in `train` of the labelled scenes of each phase.
-        unlabelled: photos of each phase, without boxes.
-        truth: boxes of those photos by phase, only for judging pseudo labels; None if unknown.
-    """
-
-    train: Scenes
-    test: Scenes
-    labelled: tuple[tuple[int, ...], ...]
-    unlabelled: tuple[tuple[Photo, ...], ...]
-    truth: tuple[tuple[Boxes, ...], ...] | None
+    train: Scenes  # all scenes that may be labelled
+    test: Scenes  # scenes to evaluate on
+    labelled: tuple[tuple[int, ...], ...]  # indices in `train` of the labelled scenes of each phase
+    unlabelled: tuple[tuple[Photo, ...], ...]  # photos of each phase, without boxes
+    truth: tuple[tuple[Boxes, ...], ...] | None  # their boxes, to judge pseudo labels; if known
 
     def fresh(self, phase: int) -> Scenes:
         """The labelled scenes of a phase."""
@@ -56,8 +48,7 @@ class SceneStream:
     def fingerprint(self) -> str:
         """SHA-256 of names, bytes and boxes, phase by phase."""
         digest = hashlib.sha256(json.dumps(self.train.classes).encode())
-        parts = [*(self.fresh(phase) for phase in range(len(self.labelled))), self.test]
-        for part in parts:
+        for part in (*(self.fresh(phase) for phase in range(len(self.labelled))), self.test):
             digest.update(json.dumps([[p.id for p in part.photos], part.sizes]).encode())
             for boxes in part.boxes:
                 digest.update(boxes.tobytes())
@@ -81,20 +72,17 @@ def make_scenes(
     """
     train, pool = splits.train, splits.unlabelled
     order = _drawn([photo.id for photo in train.photos], seed, "labelled")
-    _enough(phases * labelled, len(order), "labelled", phases)
-    known = [tuple(order[p * labelled : (p + 1) * labelled]) for p in range(phases)]
+    known = _cut(order, phases, labelled, "labelled")
     if pool is None:
         rest = order[phases * labelled :]
-        _enough(phases * unlabelled, len(rest), "unlabelled (no pool of their own)", phases)
-        places = [rest[p * unlabelled : (p + 1) * unlabelled] for p in range(phases)]
-        photos = tuple(tuple(train.photos[i] for i in part) for part in places)
+        places = _cut(rest, phases, unlabelled, "unlabelled (no pool of their own)")
         truth = tuple(tuple(train.boxes[i] for i in part) for part in places)
-        return SceneStream(train, splits.test, tuple(known), photos, truth)
-    drawn = _drawn([photo.id for photo in pool], seed, "unlabelled")
-    _enough(phases * unlabelled, len(drawn), "unlabelled", phases)
-    parts = [drawn[p * unlabelled : (p + 1) * unlabelled] for p in range(phases)]
-    photos = tuple(tuple(pool[i] for i in part) for part in parts)
-    return SceneStream(train, splits.test, tuple(known), photos, None)
+    else:
+        order = _drawn([photo.id for photo in pool], seed, "unlabelled")
+        places, truth = _cut(order, phases, unlabelled, "unlabelled"), None
+    photos = train.photos if pool is None else pool
+    unknown = tuple(tuple(photos[i] for i in part) for part in places)
+    return SceneStream(train, splits.test, known, unknown, truth)
 
 
 def _drawn(names: Sequence[str], seed: int, what: str) -> list[int]:
@@ -105,9 +93,11 @@ def _drawn(names: Sequence[str], seed: int, what: str) -> list[int]:
     return [by_name[place] for place in rng.permutation(len(names))]
 
 
-def _enough(wanted: int, there: int, what: str, phases: int) -> None:
-    if wanted > there:
+def _cut(order: list[int], phases: int, count: int, what: str) -> tuple[tuple[int, ...], ...]:
+    """The first `count` indices, the next ones and so on, phase by phase."""
+    if phases * count > len(order):
         raise DataError(
-            f"{phases} phases want {wanted:,} {what} images, but there are {there:,}: lower "
-            f"--phases or --{what.split()[0]}"
+            f"{phases} phases want {phases * count:,} {what} images, but there are "
+            f"{len(order):,}: lower --phases or --{what.split()[0]}"
         )
+    return tuple(tuple(order[p * count : (p + 1) * count]) for p in range(phases))

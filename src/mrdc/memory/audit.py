@@ -12,8 +12,7 @@ import numpy as np
 from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import decode
-from mrdc.memory.boxes import box_problems
-from mrdc.memory.file import MemoryFile
+from mrdc.memory.file import MemoryFile, box_problems
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,7 @@ class Audit:
 def audit(
     path: str | os.PathLike[str], progress: Callable[[int], None] = lambda count: None
 ) -> Audit:
-    """Check index, budget and ranks of a memory file, and decode every image.
-
-    Args:
-        progress: called with 1 after each image.
-
-    Raises:
-        MemoryFileError: no such file.
-    """
+    """Check index, budget and ranks of a memory file, and decode every image."""
     path = Path(path)
     if not path.is_file():
         raise MemoryFileError(f"{path}: no such memory file")
@@ -52,11 +44,9 @@ def audit(
     budget = file.meta["budget"]["bytes"]
     problems = _index_problems(file)
     with workers(None) as pool:
-        check = partial(_image_problem, file)
-        for _, problem in ordered(pool, check, range(len(file))):
+        for _, problem in ordered(pool, partial(_image_problem, file), range(len(file))):
             progress(1)
-            if problem:
-                problems.append(problem)
+            problems += [problem] if problem else []
     used, what = (size, "file") if file.meta["whole_file"] else (file.image_bytes, "images")
     if used > budget:
         problems.append(f"{used:,} bytes of {what} exceed the budget of {budget:,}")
@@ -78,9 +68,8 @@ def _index_problems(file: MemoryFile) -> list[str]:
     if len(np.unique(pairs, axis=0)) != len(pairs):
         problems.append("a class holds the same image twice")
     if "boxes" in arrays:
-        problems += box_problems(
-            arrays["box_counts"], arrays["boxes"], file.sources, len(file.box_classes)
-        )
+        counted, rows = arrays["box_counts"], arrays["boxes"]
+        problems += box_problems(counted, rows, file.sources, len(file.box_classes))
     return problems
 
 

@@ -26,19 +26,11 @@ class Budget:
 
     A budget in bytes bounds the whole memory file, index included. A budget in originals
     counts image bytes only, as in the paper.
-
-    Attributes:
-        amount: originals per class (per phase for scenes), originals in total, or bytes.
-        unit: what `amount` counts.
-        original_bytes: mean bytes of an original image, required to count originals.
-
-    Raises:
-        UsageError: a budget in originals without `original_bytes`.
     """
 
-    amount: float
+    amount: float  # originals per class (per phase for scenes), originals in total, or bytes
     unit: Literal["class", "phase", "originals", "bytes"]
-    original_bytes: float | None = None
+    original_bytes: float | None = None  # mean bytes of an original, required to count originals
 
     def __post_init__(self) -> None:
         if self.unit != "bytes" and not (self.original_bytes or 0) > 0:
@@ -69,11 +61,7 @@ class Budget:
         }
 
     def less(self, charge: int, classes: int) -> "Budget":
-        """The budget left for images after a charge of `charge` bytes shared by the classes.
-
-        Raises:
-            BudgetError: nothing is left.
-        """
+        """The budget left for images after a charge of `charge` bytes shared by the classes."""
         unit = self.original_bytes or 1
         per = 1.0 if self.unit == "bytes" else unit * (classes if self.grows else 1)
         if charge / per >= self.amount:
@@ -88,35 +76,26 @@ class Budget:
         if self.unit == "bytes":
             return int(self.amount)
         assert self.original_bytes is not None
-        originals = self.amount * (classes if self.grows else 1)
-        return int(originals * self.original_bytes)
+        return int(self.amount * (classes if self.grows else 1) * self.original_bytes)
 
 
-def parse_budget(text: str | int, original_bytes: float | None = None) -> Budget:
-    """Parse a budget: `20/class`, `100/phase`, `2000 originals`, `200MB` or a number of bytes.
-
-    Args:
-        original_bytes: mean bytes of an original image, required to count originals.
-
-    Raises:
-        UsageError: another form, not positive, or `original_bytes` is missing.
-    """
-    match = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*(/\s*(?:class|phase)|originals?|(?:[kmgt]i?)?b|)\s*",
-        str(text),
-        re.IGNORECASE,
-    )
+def parse_budget(text: str | int | Budget, original_bytes: float | None = None) -> Budget:
+    """Parse a budget: `20/class`, `100/phase`, `2000 originals`, `200MB` or a number of bytes."""
+    if isinstance(text, Budget):
+        return text
+    form = r"\s*(\d+(?:\.\d+)?)\s*(/\s*(?:class|phase)|originals?|(?:[kmgt]i?)?b|)\s*"
+    match = re.fullmatch(form, str(text), re.IGNORECASE)
     if not match or not 0 < float(match[1]) < 1e15:
         raise UsageError(f"invalid budget {text!r}: {ALLOWED}")
     amount, unit = float(match[1]), match[2].lower() or "b"
     sizes = {name.lower(): size for name, size in UNITS.items()}
-    if unit in sizes and amount * sizes[unit] < 1:
+    if "/" in unit:
+        return Budget(amount, "phase" if "phase" in unit else "class", original_bytes)
+    if "original" in unit:
+        return Budget(amount, "originals", original_bytes)
+    if amount * sizes[unit] < 1:
         raise UsageError(f"invalid budget {text!r}, less than a byte: {ALLOWED}")
-    if unit in sizes:
-        return Budget(float(int(amount * sizes[unit])), "bytes", original_bytes)
-    if "phase" in unit:
-        return Budget(amount, "phase", original_bytes)
-    return Budget(amount, "class" if "class" in unit else "originals", original_bytes)
+    return Budget(float(int(amount * sizes[unit])), "bytes", original_bytes)
 
 
 def quantity(sizes: ArrayLike, budget_bytes: int) -> int:
@@ -159,14 +138,12 @@ def share(total: int, sizes: Sequence[ArrayLike]) -> list[int]:
         firsts = [0] * len(sums)
     limit = level(total, [int(s[-1]) for s in sums], firsts)
     limits = [max(first, limit) for first in firsts]
-    counts = [
-        int(np.searchsorted(s, most, side="right")) - 1
-        for s, most in zip(sums, limits, strict=True)
-    ]
-    spare = total - sum(int(s[count]) for s, count in zip(sums, counts, strict=True))
-    for index in sorted(range(len(sums)), key=lambda i: int(sums[i][counts[i]])):
-        held, next_one = sums[index][counts[index] :][:1], sums[index][counts[index] + 1 :][:1]
-        if len(next_one) and next_one[0] - held[0] <= spare:
-            spare -= int(next_one[0] - held[0])
+    counts = [quantity(of_class, most) for of_class, most in zip(sizes, limits, strict=True)]
+    held = [int(s[count]) for s, count in zip(sums, counts, strict=True)]
+    spare = total - sum(held)
+    for index in sorted(range(len(sums)), key=held.__getitem__):
+        following = sums[index][counts[index] + 1 :]
+        if len(following) and following[0] - held[index] <= spare:
+            spare -= int(following[0]) - held[index]
             counts[index] += 1
     return counts

@@ -1,27 +1,83 @@
-"""The images of one class as stored, and their arrays in the memory file."""
+"""The images of one class as stored: in RAM, in an unnamed file, or in a memory file."""
 
 import hashlib
-from collections.abc import Mapping
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc._utils.errors import MemoryFileError
+from mrdc._utils.files import output_errors
 from mrdc.codec.jpeg import join
 from mrdc.memory.encode import Encoded, Encoding, Entry
 from mrdc.memory.file import MemoryFile, join_names, split_names
 from mrdc.memory.fill import Growing
-from mrdc.memory.payload import Mapped, Payload, Spool, in_ram
+
+
+def in_ram(bodies: Iterable[bytes]) -> Tensor:
+    """Concatenate bytes in pages of their own, which leave no gaps in the heap when freed."""
+    bodies = list(bodies)
+    pages = mmap.mmap(-1, max(1, sum(map(len, bodies))))
+    for body in bodies:
+        pages.write(body)
+    return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+class Spool:
+    """An unnamed temporary file, which disappears with the process."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        with output_errors(folder):
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        weakref.finalize(self, self._file.close)
+        self._end = 0
+
+    def append(self, body: bytes) -> int:
+        """Store some bytes and return their position."""
+        rest = memoryview(body)
+        with output_errors(self.folder):
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        self._end += len(body)
+        return self._end - len(body)
+
+    def __getitem__(self, part: slice) -> bytes:
+        return os.pread(self._file.fileno(), part.stop - part.start, part.start)
+
+    def __reduce__(self) -> str:
+        raise TypeError("a spooled memory cannot be pickled: save it and load the file")
+
+
+class Mapped:
+    """The payload of a memory file, read in place; pickles as the path of the file."""
+
+    def __init__(self, path: Path, sha256: str | None = None):
+        self.path, self.file = path.absolute(), MemoryFile(path)
+        if sha256 not in (None, self.file.sha256):
+            raise MemoryFileError(f"{path}: replaced since the memory was pickled")
+
+    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
+        return self.file.arrays["payload"][part]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mapped, (self.path, self.file.sha256)
 
 
 @dataclass(frozen=True)
 class ClassImages:
     """The images of one class, in rank order."""
 
-    payload: Payload
+    payload: Tensor | Spool | Mapped
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     shared: NDArray[np.bool_]  # stored without `tables`
@@ -37,9 +93,8 @@ class ClassImages:
         cls, grown: Growing, encoding: Encoding, tables: bytes, spool: Spool | None
     ) -> "ClassImages":
         """The images a class was filled with."""
-        payload: Payload = spool if spool is not None else in_ram(i.body for i in grown.taken)
         return cls(
-            payload=payload,
+            payload=in_ram(image.body for image in grown.taken) if spool is None else spool,
             starts=np.array(grown.starts, np.int64),
             sizes=np.array(grown.sizes, np.int64),
             shared=np.array([bool(image.tables) for image in grown.taken], bool),
@@ -60,7 +115,6 @@ class ClassImages:
 
     @property
     def sources(self) -> list[str]:
-        """Ids of the images."""
         return split_names(self.names)
 
     def costs(self, entry: Entry | None) -> NDArray[np.int64]:
@@ -80,13 +134,9 @@ class ClassImages:
         return join(self.tables, self.body(rank)) if self.shared[rank] else self.body(rank)
 
     def digest(self, rank: int) -> bytes:
-        """SHA-256 of an image.
-
-        Raises:
-            MemoryFileError: it differs from the one in the file the image is mapped from.
-        """
-        found = hashlib.sha256(self.stream(rank)).digest()
-        if isinstance(self.payload, Mapped) and self.payload.digest(self.first + rank) != found:
+        """SHA-256 of an image, checked if it is mapped from a file."""
+        found, payload = hashlib.sha256(self.stream(rank)).digest(), self.payload
+        if isinstance(payload, Mapped) and payload.file.digest(self.first + rank) != found:
             raise MemoryFileError(
                 f"image {self.sources[rank]}: its bytes do not match its checksum"
             )
@@ -110,18 +160,11 @@ class ClassImages:
         """The first `count` images."""
         if count == len(self):
             return self
-        payload = self.payload
-        if isinstance(payload, Tensor):  # release the rest
-            payload = in_ram(map(self.body, range(count)))
-        return replace(
-            self,
-            payload=payload,
-            starts=self.starts[:count].copy(),
-            sizes=self.sizes[:count].copy(),
-            shared=self.shared[:count].copy(),
-            kept=self.kept[:count].copy(),
-            names=join_names(self.sources[:count]),
-        )
+        fields = ("starts", "sizes", "shared", "kept")
+        parts: dict[str, Any] = {name: getattr(self, name)[:count].copy() for name in fields}
+        if isinstance(self.payload, Tensor):  # release the rest
+            parts["payload"] = in_ram(map(self.body, range(count)))
+        return replace(self, names=join_names(self.sources[:count]), **parts)
 
 
 def in_use(classes: Mapping[int, ClassImages]) -> list[bytes]:
@@ -146,9 +189,10 @@ def to_arrays(classes: Mapping[int, ClassImages]) -> tuple[dict[str, NDArray[Any
     return arrays, tables
 
 
-def from_file(file: MemoryFile) -> dict[int, ClassImages]:
+def from_file(payload: Mapped) -> dict[int, ClassImages]:
     """The classes of a memory file by label; their images stay mapped."""
-    arrays, names, payload = file.arrays, file.sources, Mapped(file)
+    file = payload.file
+    arrays, names = file.arrays, file.sources
     classes, begin = {}, 0
     for entry in file.meta["classes"]:
         end = begin + entry["items"]

@@ -1,11 +1,16 @@
-"""One image, encoded as a memory stores it."""
+"""One image, checked and encoded as a memory stores it."""
 
 import hashlib
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import SupportsIndex
 
-from mrdc._utils.errors import ImageError
+import numpy as np
+
+from mrdc._utils.errors import ImageError, UsageError
 from mrdc.codec import Codec
+from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join, split
 from mrdc.data.photo import Photo, to_pixels
 
@@ -27,49 +32,30 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded image, as it is stored.
+    """An encoded image, as it is stored."""
 
-    Attributes:
-        source: id of the image it was made from.
-        body: the stored bytes.
-        tables: the header missing from `body`; empty if `body` is a whole file.
-        kept: `body` is the source itself, because encoding did not make it smaller.
-        digest: SHA-256 of the whole file.
-        encoding: how it was made.
-    """
-
-    source: str
+    source: str  # id of the image it was made from
     body: bytes
-    tables: bytes
-    kept: bool
-    digest: bytes
+    tables: bytes  # the header missing from `body`; empty if `body` is a whole file
+    kept: bool  # `body` is the source itself, because encoding did not make it smaller
+    digest: bytes  # SHA-256 of the whole file
     encoding: Encoding
 
     def cost(self, entry: Entry | None) -> int:
         """Bytes charged: the body, and the index entry if a budget bounds the file."""
         return len(self.body) + (entry(self.source) if entry else 0)
 
-    def sharing(self, tables: bytes) -> "Encoded":
-        """The same image stored without these tables, or whole if they are empty."""
-        if self.kept or self.tables == tables:
-            return self
-        stream = join(self.tables, self.body) if self.tables else self.body
-        return _encoded(self.source, stream, tables, self.encoding)
-
 
 def encode(image: Photo | Encoded, codec: Codec, encoding: Encoding, tables: bytes) -> Encoded:
-    """Encode a photo, or keep its bytes if those are no larger.
+    """Encode a photo, or keep its bytes if those are no larger; never encode twice.
 
-    An image that is already encoded is not encoded again.
-
-    Args:
-        tables: header bytes not to store with each image; empty to store whole files.
-
-    Raises:
-        ImageError: the photo cannot be read, or the codec cannot write it.
+    `tables` are header bytes not to store with each image; empty to store whole files.
     """
     if isinstance(image, Encoded):
-        return image.sharing(tables)
+        if image.kept or image.tables == tables:
+            return image
+        stream = join(image.tables, image.body) if image.tables else image.body
+        return _encoded(image.source, stream, tables, encoding)
     data = image.load()
     source = data if isinstance(data, bytes) else None
     pixels = to_pixels(data, image.id)
@@ -89,6 +75,38 @@ def _encoded(
 ) -> Encoded:
     header, body = split(stream) if tables else (b"", stream)
     digest = hashlib.sha256(stream).digest()
-    if tables and header == tables:
+    if header == tables:
         return Encoded(source, body, tables, kept, digest, encoding)
     return Encoded(source, stream, b"", kept, digest, encoding)
+
+
+Image = Photo | Encoded | bytes | Pixels  # what callers may pass
+
+
+def as_label(given: SupportsIndex) -> int:
+    """A label as an int; numpy integers and integer tensors are accepted."""
+    boolean = isinstance(given, bool) or "bool" in str(getattr(given, "dtype", ""))
+    try:
+        label = -1 if boolean else operator.index(given)
+    except TypeError:
+        label = -1
+    if not 0 <= label < 2**31:
+        raise UsageError(f"label {given!r} must be a whole number from 0 to 2147483647")
+    return label
+
+
+def as_image(label: int, rank: int, image: Image, encoding: Encoding) -> Photo | Encoded:
+    """Photos and encoded images unchanged; bytes and pixels as a Photo named by label and rank."""
+    if isinstance(image, bytes | np.ndarray):
+        return Photo(f"{label}/{rank}", lambda: image)
+    if not isinstance(image, Photo | Encoded):
+        raise UsageError(
+            f"image {rank} of class {label} is a {type(image).__name__}: pass a Photo, the bytes "
+            "of a file, or pixels (height, width, 3)"
+        )
+    if isinstance(image, Encoded) and image.encoding != encoding:
+        raise UsageError(
+            f"image {rank} of class {label} was encoded as {image.encoding}, but the memory "
+            f"stores {encoding}: pass the photo instead"
+        )
+    return image

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import beside, output_errors, whole_file
 from mrdc.codec.image import decode
-from mrdc.data.scenes import Boxes
 from mrdc.memory.file import MemoryFile
 
 Format = Literal["folder", "webdataset", "coco"]
@@ -44,25 +43,19 @@ def export(
     """Write every image to a file of its own and return their number.
 
     The default format is webdataset if the output ends in .tar, coco for images with
-    boxes, and folder otherwise.
-
-    Raises:
-        OutputError: the output exists or cannot be written; no partial output is left.
-        MemoryFileError: an image does not match its checksum.
-        UsageError: format coco for images without boxes.
+    boxes, and folder otherwise. An error leaves no partial output.
     """
     if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; choose a new path")
     if not output.absolute().parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
-    if format is None:
-        plain: Format = "coco" if file.box_classes else "folder"
-        format = "webdataset" if output.suffix == ".tar" else plain
-    WRITERS[format](file, output, progress)
+    plain = "coco" if file.box_classes else "folder"
+    writers = {"folder": _folder, "webdataset": _webdataset, "coco": _coco}
+    writers[format or ("webdataset" if output.suffix == ".tar" else plain)](file, output, progress)
     return len(file)
 
 
-def _images(file: MemoryFile) -> Iterator[tuple[int, bytes, str, int, int, str]]:
+def _images(file: MemoryFile, progress: Advance) -> Iterator[tuple[int, bytes, str, int, int, str]]:
     """Position, bytes, file extension, label, rank and source of every image."""
     sources = file.sources
     for index in range(len(file)):
@@ -71,6 +64,7 @@ def _images(file: MemoryFile) -> Iterator[tuple[int, bytes, str, int, int, str]]
             raise MemoryFileError(f"{file.path}: image {index} does not match its SHA-256: damaged")
         label, rank = (int(file.arrays[name][index]) for name in ("labels", "ranks"))
         yield index, stream, extension(stream), label, rank, sources[index]
+        progress(1)
 
 
 def extension(stream: bytes) -> str:
@@ -91,8 +85,7 @@ def safe_names(names: list[str]) -> list[str]:
     taken = {"manifest.csv"}
     safe: list[str] = []
     for position, name in enumerate(names):
-        plain = re.sub(r"[^\w .-]", "_", name).strip(" .")
-        plain = plain.encode()[:100].decode(errors="ignore")
+        plain = re.sub(r"[^\w .-]", "_", name).strip(" .").encode()[:100].decode(errors="ignore")
         numbered = (f"{number:04d}_{plain}" for number in itertools.count(position))
         wanted = itertools.chain([plain] if plain == name else [], numbered)
         free = next(choice for choice in wanted if choice.casefold() not in taken)
@@ -116,42 +109,33 @@ def _whole_folder(output: Path) -> Iterator[Path]:
 
 
 def _folder(file: MemoryFile, output: Path, progress: Advance) -> None:
-    classes = file.meta["classes"]
-    folders = dict(
-        zip((c["label"] for c in classes), safe_names([c["name"] for c in classes]), strict=True)
-    )
-    names = {c["label"]: c["name"] for c in classes}
+    names = file.class_names
+    folders = dict(zip(names, safe_names(list(names.values())), strict=True))
     with _whole_folder(output) as folder:
         manifest = folder / "manifest.csv"
         with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
             writer = csv.writer(listing)
             writer.writerow(["file", "label", "class", "rank", "source"])
-            for _, stream, kind, label, rank, source in _images(file):
-                relative = f"{folders[label]}/{rank:06d}.{kind}"
-                target = folder / relative
+            for _, stream, kind, label, rank, source in _images(file, progress):
+                target = folder / folders[label] / f"{rank:06d}.{kind}"
                 target.parent.mkdir(exist_ok=True)
                 target.write_bytes(stream)
+                relative = target.relative_to(folder).as_posix()
                 writer.writerow([relative, label, names[label], rank, source])
-                progress(1)
 
 
 def _webdataset(file: MemoryFile, output: Path, progress: Advance) -> None:
-    names = {entry["label"]: entry["name"] for entry in file.meta["classes"]}
+    names = file.class_names
     boxes = [rows.tolist() for rows in file.boxes]  # left, top, right, bottom, label
     with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
-        for index, stream, kind, label, rank, source in _images(file):
+        for index, stream, kind, label, rank, source in _images(file, progress):
             about = {"class": names[label], "rank": rank, "source": source}
             about |= {"boxes": boxes[index]} if file.box_classes else {}
-            _put(tar, f"{index:08d}.{kind}", stream)
-            _put(tar, f"{index:08d}.cls", str(label).encode())
-            _put(tar, f"{index:08d}.json", json.dumps(about).encode())
-            progress(1)
-
-
-def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(data)
-    tar.addfile(entry, io.BytesIO(data))
+            parts = {kind: stream, "cls": str(label).encode(), "json": json.dumps(about).encode()}
+            for suffix, data in parts.items():
+                entry = tarfile.TarInfo(f"{index:08d}.{suffix}")
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
 
 
 def _coco(file: MemoryFile, output: Path, progress: Advance) -> None:
@@ -166,13 +150,24 @@ def _coco(file: MemoryFile, output: Path, progress: Advance) -> None:
     annotations: list[dict[str, Any]] = []
     with _whole_folder(output) as folder:
         (folder / "images").mkdir()
-        for index, stream, kind, _, _, source in _images(file):
+        for index, stream, kind, _, _, source in _images(file, progress):
             name = f"{names[index]}.{kind}"
             (folder / "images" / name).write_bytes(stream)
             height, width, _ = decode(stream, source).shape
             images.append({"id": index + 1, "file_name": name, "width": width, "height": height})
-            annotations += _annotations(index + 1, boxes[index], len(annotations) + 1)
-            progress(1)
+            annotations += [
+                {
+                    "id": number,
+                    "image_id": index + 1,
+                    "category_id": int(label) + 1,
+                    "bbox": [left, top, right - left, bottom - top],
+                    "area": (right - left) * (bottom - top),
+                    "iscrowd": 0,
+                }
+                for number, (left, top, right, bottom, label) in enumerate(
+                    boxes[index].tolist(), len(annotations) + 1
+                )
+            ]
         classes = enumerate(file.box_classes, start=1)
         data = {
             "info": {"description": f"images and boxes of {file.path.name}, written by mrdc"},
@@ -181,28 +176,3 @@ def _coco(file: MemoryFile, output: Path, progress: Advance) -> None:
             "categories": [{"id": number, "name": name} for number, name in classes],
         }
         (folder / "annotations.json").write_text(json.dumps(data))
-
-
-def _annotations(image: int, boxes: Boxes, first: int) -> list[dict[str, Any]]:
-    """COCO entries for the boxes of an image, numbered from `first`."""
-    entries = []
-    for number, (left, top, right, bottom, label) in enumerate(boxes.tolist(), first):
-        width, height = right - left, bottom - top
-        entries.append(
-            {
-                "id": number,
-                "image_id": image,
-                "category_id": int(label) + 1,
-                "bbox": [left, top, width, height],
-                "area": width * height,
-                "iscrowd": 0,
-            }
-        )
-    return entries
-
-
-WRITERS: dict[str, Callable[[MemoryFile, Path, Advance], None]] = {
-    "folder": _folder,
-    "webdataset": _webdataset,
-    "coco": _coco,
-}

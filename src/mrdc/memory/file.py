@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from mrdc._utils.errors import MemoryFileError
+from mrdc._utils.errors import MemoryFileError, UsageError
 from mrdc._utils.files import whole_file
 from mrdc.codec.jpeg import join
 from mrdc.data.scenes import Boxes
-from mrdc.memory.boxes import box_problems
 from mrdc.memory.budget import Budget
 
 FORMAT = "mrdc-memory-1"
 ZEROS = b"0" * 64  # placeholder of the digest
-DTYPES: dict[str, np.dtype[Any]] = {
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "F32": np.dtype("<f4"),
-    "U8": np.dtype("u1"),
-}
+DTYPES = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "F32": "<f4", "U8": "|u1"}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", "payload")
 WITH_BOXES = (*ARRAYS[:4], "box_counts", "boxes", *ARRAYS[4:])
 
 
 class MemoryFile:
-    """A memory file opened for reading; the payload stays on disk.
-
-    Raises:
-        MemoryFileError: missing, not a memory file, cut short, or an index
-            that does not match its checksum.
-    """
+    """A memory file opened for reading, its index checked; the payload stays on disk."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
@@ -61,7 +49,13 @@ class MemoryFile:
         index = np.memmap(self.path, "u1", "r")[start:][: header["payload"]["data_offsets"][0]]
         if index_digest(raw.replace(self.sha256.encode(), ZEROS), [index]) != self.sha256:
             raise MemoryFileError(f"{path}: the index does not match its checksum: damaged")
-        self.arrays = {name: self._array(start, entry) for name, entry in header.items()}
+        self.arrays: dict[str, NDArray[Any]] = {}
+        for name, entry in header.items():
+            (begin, end), shape = entry["data_offsets"], tuple(entry["shape"])
+            self.arrays[name] = np.empty(shape, DTYPES[entry["dtype"]])
+            if begin < end:
+                dtype = self.arrays[name].dtype
+                self.arrays[name] = np.memmap(self.path, dtype, "r", start + begin, shape)
         self.meta: dict[str, Any] = json.loads(metadata["memory"])
         self.tables = [base64.b64decode(table) for table in self.meta["tables"]]
 
@@ -82,13 +76,6 @@ class MemoryFile:
         except OSError as error:
             raise MemoryFileError(f"{path}: cannot be read ({error.strerror})") from None
 
-    def _array(self, start: int, entry: dict[str, Any]) -> NDArray[Any]:
-        begin, end = entry["data_offsets"]
-        dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-        if begin == end:
-            return np.empty(shape, dtype)
-        return np.memmap(self.path, dtype, "r", start + begin, shape)
-
     def __len__(self) -> int:
         return len(self.arrays["labels"])
 
@@ -104,6 +91,11 @@ class MemoryFile:
         return self.arrays["payload"].nbytes + sum(map(len, self.tables))
 
     @property
+    def class_names(self) -> dict[int, str]:
+        """Names of the classes by label."""
+        return {entry["label"]: entry["name"] for entry in self.meta["classes"]}
+
+    @property
     def sources(self) -> list[str]:
         """Id of each image, in file order."""
         return split_names(self.arrays["sources"].tobytes())
@@ -115,16 +107,11 @@ class MemoryFile:
 
     @property
     def boxes(self) -> list[Boxes]:
-        """Boxes of each image, in file order; empty without boxes.
-
-        Raises:
-            MemoryFileError: invalid boxes.
-        """
+        """Boxes of each image, in file order; empty without boxes."""
         if "boxes" not in self.arrays:
             return []
         counts, rows = self.arrays["box_counts"], np.array(self.arrays["boxes"])
-        problems = box_problems(counts, rows, self.sources, len(self.box_classes))
-        if problems:
+        if problems := box_problems(counts, rows, self.sources, len(self.box_classes)):
             raise MemoryFileError(f"{self.path}: {problems[0]}")
         return np.split(rows, np.cumsum(counts))[:-1]
 
@@ -141,8 +128,7 @@ class MemoryFile:
 
     def digest(self, index: int) -> bytes:
         """SHA-256 stored for an image."""
-        found: bytes = self.arrays["digests"][index].tobytes()
-        return found
+        return bytes(self.arrays["digests"][index])
 
 
 def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
@@ -153,9 +139,10 @@ def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def index_entry(source: str) -> int:
-    """Bytes of the index for one image, without its boxes."""
-    return 8 + 32 + 4 + 4 + 2 + 1 + len(os.fsencode(source)) + 1
+def index_entry(source: str, boxes: int | None = None) -> int:
+    """Bytes of the index for one image, and for its number of boxes if the file has boxes."""
+    rows = 0 if boxes is None else 4 + 20 * boxes
+    return 8 + 32 + 4 + 4 + 2 + 1 + len(os.fsencode(source)) + 1 + rows
 
 
 def join_names(names: Iterable[str]) -> bytes:
@@ -178,11 +165,8 @@ def write_memory(
 ) -> str:
     """Write a memory file atomically and return the SHA-256 of its index.
 
-    Args:
-        arrays: every array of the file but the payload.
-        payload: the stored bytes, in order, `payload_bytes` in total.
-        meta: the JSON metadata.
-        tables: shared JPEG headers that the array `tables` refers to.
+    `arrays` has every array but the payload; its array `tables` refers to the shared JPEG
+    headers in `tables`.
     """
     layout: dict[str, dict[str, Any]] = {}
     position, names = 0, WITH_BOXES if "boxes" in arrays else ARRAYS
@@ -190,13 +174,12 @@ def write_memory(
         array = arrays.get(name)
         size = payload_bytes if array is None else array.nbytes
         layout[name] = {
-            "dtype": "U8" if array is None else NAMES[array.dtype],
+            "dtype": "U8" if array is None else NAMES[array.dtype.str],
             "shape": [size] if array is None else list(array.shape),
             "data_offsets": [position, position + size],
         }
         position += size
-    raw = _header(layout, meta, tables)
-    index = [arrays[name] for name in names[:-1]]
+    raw, index = _header(layout, meta, tables), [arrays[name] for name in names[:-1]]
     digest = index_digest(raw, index)
     with whole_file(path) as file:
         file.write(len(raw).to_bytes(8, "little"))
@@ -214,8 +197,7 @@ def head_bytes(file_bytes: int, meta: dict[str, Any], tables: list[bytes], boxes
     layout = dict.fromkeys(WITH_BOXES if boxes else ARRAYS, largest)
     for wide in {"digests", "boxes"} & layout.keys():
         layout[wide] = largest | {"shape": [file_bytes, 32]}
-    last_offset = 8
-    return 8 + len(_header(layout, meta, tables)) + last_offset
+    return 8 + len(_header(layout, meta, tables)) + 8  # the last offset
 
 
 def _header(layout: dict[str, dict[str, Any]], meta: dict[str, Any], tables: list[bytes]) -> bytes:
@@ -228,3 +210,42 @@ def _header(layout: dict[str, dict[str, Any]], meta: dict[str, Any], tables: lis
     }
     raw = json.dumps({"__metadata__": metadata, **layout}, separators=(",", ":")).encode()
     return raw + b" " * (-len(raw) % 8)
+
+
+def box_arrays(
+    sources: list[str], boxes: Mapping[str, Boxes], classes: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """Arrays of the memory file for the boxes of these images, in order; none without boxes."""
+    none = np.empty((0, 5), "<f4")
+    rows = [np.asarray(boxes.get(source, none), "<f4") for source in sources]
+    for source, of_image in zip(sources, rows, strict=True):
+        if of_image.ndim != 2 or of_image.shape[1] != 5:
+            raise UsageError(f"boxes of {source} must have the shape (n, 5), got {of_image.shape}")
+    counts, every = np.array([len(r) for r in rows], "<i4"), np.concatenate([none, *rows])
+    if not classes and not len(every):
+        return {}
+    if problems := box_problems(counts, every, sources, len(classes)):
+        raise UsageError(problems[0])
+    return {"box_counts": counts, "boxes": every}
+
+
+def box_problems(
+    counts: NDArray[Any], rows: NDArray[Any], sources: list[str], classes: int
+) -> list[str]:
+    """List what is wrong with boxes: `counts` for each image, and the `rows` of all images."""
+    if rows.ndim != 2 or rows.shape[1] != 5:
+        return [f"boxes must have the shape (n, 5), got {rows.shape}"]
+    images = len(sources)
+    if counts.shape != (images,) or (counts < 0).any() or counts.sum() != len(rows):
+        return [f"box counts of {images} images do not add up to the {len(rows)} boxes"]
+    wrong = {
+        "a number is not finite": ~np.isfinite(rows).all(axis=1),
+        "a negative size": (rows[:, 2] < rows[:, 0]) | (rows[:, 3] < rows[:, 1]),
+        f"a label is not one of {classes} box_classes": ~np.isin(rows[:, 4], np.arange(classes)),
+    }
+    owners = np.repeat(np.arange(images), counts)
+    return [
+        f"boxes of {sources[owners[bad.argmax()]]}: {what}"
+        for what, bad in wrong.items()
+        if bad.any()
+    ]

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from mrdc._utils.errors import ImageError
+from mrdc._utils.errors import BudgetError, ImageError
 from mrdc._utils.threads import ordered
 from mrdc.data.photo import Photo
-from mrdc.memory.budget import level
+from mrdc.memory.budget import Budget, level
 from mrdc.memory.encode import Encoded, Entry
-from mrdc.memory.payload import Spool
 
 Skip = Callable[[ImageError], None]
-Encode = Callable[[Photo | Encoded], Encoded]
+Spooling = Callable[[bytes], int]  # writes some bytes and returns their position
 
 
 @dataclass
@@ -26,7 +25,7 @@ class Growing:
     """A class while it is being filled."""
 
     pending: deque[Photo | Encoded]  # not requested yet
-    spool: Spool | None
+    spool: Spooling | None
     entry: Entry | None
     taken: list[Encoded] = field(default_factory=list)  # without their bodies if spooled
     starts: list[int] = field(default_factory=list)
@@ -76,7 +75,7 @@ class Growing:
             if self.spool is None:
                 self.starts.append(self.nbytes)
             else:
-                self.starts.append(self.spool.append(image.body))
+                self.starts.append(self.spool(image.body))
                 image = replace(image, body=b"", digest=b"")
             self.taken.append(image)
             self.nbytes += self.sizes[-1]
@@ -86,13 +85,13 @@ def fill(
     images: Mapping[int, Iterable[Photo | Encoded]],
     total: int,
     held: Sequence[tuple[int, int]],
-    encode: Encode,
+    encode: Callable[[Photo | Encoded], Encoded],
     pool: Executor,
+    entry: Entry | None,
     *,
-    entry: Entry | None = None,
-    spool: Spool | None = None,
-    skip: Skip | None = None,
-    progress: Callable[[int], None] = lambda count: None,
+    spool: Spooling | None,
+    skip: Skip | None,
+    progress: Callable[[int], None],
 ) -> dict[int, Growing]:
     """Share `total` bytes between new classes and the classes already held.
 
@@ -108,6 +107,13 @@ def fill(
         skip: called with the error of each unreadable image, which is then left out;
             without it the first error is raised.
     """
+
+    def attempt(job: tuple[Growing, Photo | Encoded]) -> Encoded | ImageError:
+        try:
+            return encode(job[1])
+        except ImageError as error:
+            return error
+
     classes = {label: Growing(deque(ranked), spool, entry) for label, ranked in images.items()}
     share = -1
     while True:
@@ -122,12 +128,10 @@ def fill(
             grown.settle(max(share, grown.first))
         count = sum(len(grown.sizes) for grown in classes.values())
         mean = sum(grown.spent for grown in classes.values()) / max(count, 1)
-        wave = [
-            (grown, image) for grown in classes.values() for image in grown.request(share, mean)
-        ]
+        wave = [(new, image) for new in classes.values() for image in new.request(share, mean)]
         if not wave and share == before:
             break
-        for (grown, _), image in ordered(pool, lambda job: _attempt(encode, job[1]), wave):
+        for (grown, _), image in ordered(pool, attempt, wave):
             if isinstance(image, Encoded):
                 grown.offer(image)
                 grown.settle(share)
@@ -136,21 +140,40 @@ def fill(
             else:
                 skip(image)
             progress(1)
-    _spend_rest(total - sum(min(need, max(first, share)) for need, first in held), classes)
-    return classes
-
-
-def _spend_rest(rest: int, classes: Mapping[int, Growing]) -> None:
-    """Take one more image per class while it fits, smallest class first."""
+    rest = total - sum(min(need, max(first, share)) for need, first in held)
     rest -= sum(grown.spent for grown in classes.values())
     for grown in sorted(classes.values(), key=lambda grown: grown.spent):
         if grown.waiting and grown.next_cost <= rest:
             rest -= grown.next_cost
             grown.settle(grown.spent + grown.next_cost)
+    return classes
 
 
-def _attempt(encode: Encode, image: Photo | Encoded) -> Encoded | ImageError:
-    try:
-        return encode(image)
-    except ImageError as error:
-        return error
+def check_filled(
+    filled: Mapping[int, Growing],
+    held: Sequence[tuple[int, int]],
+    budget: Budget,
+    room_in: Callable[[Budget], int],
+    name: Callable[[int], str],
+) -> None:
+    """Refuse new classes that hold no image; `room_in` tells what a budget leaves for images."""
+    empty = {label: grown for label, grown in filled.items() if not grown.sizes}
+    for label, grown in empty.items():
+        if not grown.waiting:
+            raise ImageError(f"class {name(label)!r} has no readable image")
+    if not empty:
+        return
+    label, grown = max(empty.items(), key=lambda pair: pair[1].first)
+    firsts = [*(first for _, first in held), *(new.first for new in filled.values())]
+    total, room, cost = budget.total_bytes(len(firsts)), room_in(budget), sum(firsts)
+    needed, lacking = total, cost - room
+    while lacking > 0:  # a larger budget may have more digits, so a longer header
+        needed += lacking
+        larger = replace(budget, amount=float(needed))
+        lacking = cost - room_in(larger) if budget.unit == "bytes" else 0
+    raise BudgetError(
+        f"the budget of {total:,} bytes leaves {max(room, 0):,} for images, but the first images "
+        f"of the classes take {cost:,} together (class {name(label)!r}, "
+        f"{grown.waiting[0].source}: {grown.first:,}): {len(firsts)} classes need "
+        f"{needed:,} bytes or more, or a lower quality"
+    )

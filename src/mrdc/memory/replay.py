@@ -4,6 +4,7 @@ import operator
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mrdc._utils.errors import UsageError
+from mrdc import __version__
+from mrdc._utils.errors import BudgetError, UsageError
 from mrdc._utils.threads import workers
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import decode
@@ -21,16 +23,11 @@ from mrdc.data.examples import Examples
 from mrdc.data.loader import batches
 from mrdc.data.photo import Photo
 from mrdc.data.scenes import Boxes
-from mrdc.memory.boxes import box_arrays, box_entry
-from mrdc.memory.budget import Budget
-from mrdc.memory.classes import ClassImages, from_file, in_use, to_arrays
-from mrdc.memory.encode import Encoded, Encoding, Entry, encode
-from mrdc.memory.file import MemoryFile, head_bytes, index_entry, split_names, write_memory
-from mrdc.memory.fill import Skip, fill
-from mrdc.memory.inputs import Image, as_budget, as_image, as_label
-from mrdc.memory.metadata import class_metadata, file_metadata, new_metadata
-from mrdc.memory.payload import Mapped, Spool
-from mrdc.memory.room import check_filled, cut
+from mrdc.memory.budget import Budget, parse_budget, share
+from mrdc.memory.classes import ClassImages, Mapped, Spool, from_file, in_use, to_arrays
+from mrdc.memory.encode import Encoded, Encoding, Entry, Image, as_image, as_label, encode
+from mrdc.memory.file import box_arrays, head_bytes, index_entry, split_names, write_memory
+from mrdc.memory.fill import Skip, check_filled, fill
 
 Transform = Callable[[Tensor], Any]
 
@@ -61,9 +58,6 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         transform: applied to each image when it is read as an item, not by `batches`.
         original_bytes: mean bytes of an original image, for budgets such as "20/class".
         spool: a folder for an unnamed temporary file that holds the images instead of RAM.
-
-    Raises:
-        UsageError: an invalid budget, codec, quality or accounting.
     """
 
     def __init__(
@@ -78,7 +72,7 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         original_bytes: float | None = None,
         spool: Path | None = None,
     ):
-        self.budget = as_budget(budget, original_bytes)
+        self.budget = parse_budget(budget, original_bytes)
         self.codec = CODECS.find(codec) if isinstance(codec, str) else codec
         self.quality = self.codec.default_quality if quality is None else quality
         self.codec.check_quality(self.quality)
@@ -147,11 +141,7 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         return images.stream(rank)
 
     def encoded_images(self, label: int) -> list[Encoded]:
-        """The images of a class as stored, for `add` of another memory.
-
-        Raises:
-            MemoryFileError: an image does not match its checksum.
-        """
+        """The images of a class as stored, for `add` of another memory."""
         return self._classes[operator.index(label)].encoded()
 
     def examples(self) -> Examples:
@@ -211,32 +201,24 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         Raises:
             BudgetError: a class would hold no image.
             ImageError: an image cannot be read (and `skip` is not given).
-            UsageError: an invalid label or image, or a class that was added before.
         """
         ranked = self._ranked(images)
-        encoding, entry = self._encoding, self._entry_bytes(self.budget)
+        encoding, entry, spool = self._encoding, self._entry_bytes(self.budget), self._spool
         tables = self.codec.tables(self.quality) if self.accounting == "packed" else b""
         counts = {label: len(of_class) for label, of_class in ranked.items()}
         room_in = partial(self._room, counts=counts, tables=tables)
         room = room_in(self.budget)
         costs = [of_class.costs(entry) for of_class in self._classes.values()]
         held = [(int(cost.sum()), int(cost[0])) for cost in costs]
+        made = partial(encode, codec=self.codec, encoding=encoding, tables=tables)
+        write = spool.append if spool else None
         with workers(threads) as pool:
             filled = fill(
-                ranked,
-                room,
-                held,
-                partial(encode, codec=self.codec, encoding=encoding, tables=tables),
-                pool,
-                entry=entry,
-                spool=self._spool,
-                skip=skip,
-                progress=progress,
+                ranked, room, held, made, pool, entry, spool=write, skip=skip, progress=progress
             )
-        check_filled(filled, [first for _, first in held], self.budget, room_in, self._name)
-        store = partial(ClassImages.of, encoding=encoding, tables=tables, spool=self._spool)
-        new = {label: store(grown) for label, grown in filled.items()}
-        self._replace(cut({**self._classes, **new}, room, entry, self._name))
+        check_filled(filled, held, self.budget, room_in, self._name)
+        new = {n: ClassImages.of(grown, encoding, tables, spool) for n, grown in filled.items()}
+        self._fit({**self._classes, **new}, room, entry)
 
     def rebudget(self, budget: Budget | int | str) -> None:
         """Change the budget; drops the lowest ranks to fit, never encodes again.
@@ -244,10 +226,23 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         Raises:
             BudgetError: a class would hold no image; nothing is dropped then.
         """
-        new = as_budget(budget, self.budget.original_bytes)
-        room, entry = self._room(new, {}), self._entry_bytes(new)
-        self._replace(cut(self._classes, room, entry, self._name))
+        new = parse_budget(budget, self.budget.original_bytes)
+        self._fit(self._classes, self._room(new, {}), self._entry_bytes(new))
         self.budget = new
+
+    def _fit(self, classes: Mapping[int, ClassImages], room: int, entry: Entry | None) -> None:
+        """Hold the highest ranks of each class that fit together into `room` bytes."""
+        counts = share(room, [images.costs(entry) for images in classes.values()])
+        kept = {}
+        for (label, images), count in zip(classes.items(), counts, strict=True):
+            if not count:
+                raise BudgetError(
+                    f"the budget leaves {max(room, 0):,} bytes for the images of {len(classes)} "
+                    f"classes, so no image of class {self._name(label)!r} fits: its first takes "
+                    f"{images.sizes[0]:,}; raise the budget"
+                )
+            kept[label] = images.cut(count)
+        self._replace(kept)
 
     @property
     def _encoding(self) -> Encoding:
@@ -270,9 +265,7 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
     def _room(self, budget: Budget, counts: Mapping[int, int], tables: bytes = b"") -> int:
         """Bytes left for images after shared tables and the index.
 
-        Args:
-            counts: number of images offered, by label, for each new class.
-            tables: tables of the new classes.
+        New classes have `tables`, and at most `counts` images by label.
         """
         total = budget.total_bytes(len(self._classes) + len(counts))
         used = list(dict.fromkeys([*in_use(self._classes), *([tables] if tables else [])]))
@@ -283,11 +276,12 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
 
     def _entry_bytes(self, budget: Budget) -> Entry | None:
         """Size of index entries, boxes included, if the budget bounds the file."""
-        return self._indexed if budget.unit == "bytes" else None
 
-    def _indexed(self, source: str) -> int:
-        boxes = box_entry(len(self.boxes.get(source, ()))) if self.box_classes else 0
-        return index_entry(source) + boxes
+        def size(source: str) -> int:
+            boxes = self.boxes.get(source, ())
+            return index_entry(source, len(boxes) if self.box_classes else None)
+
+        return size if budget.unit == "bytes" else None
 
     def _replace(self, classes: dict[int, ClassImages]) -> None:
         self._classes = classes
@@ -316,16 +310,8 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         if epoch is None:
             epoch = self._epoch
             self._epoch += train
-        return batches(
-            self.examples(),
-            self.targets,
-            batch_size,
-            size,
-            train,
-            seed=seed,
-            epoch=epoch,
-            threads=threads,
-        )
+        make = partial(batches, seed=seed, epoch=epoch, threads=threads)
+        return make(self.examples(), self.targets, batch_size, size, train)
 
     # Files
 
@@ -335,63 +321,60 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         Images mapped from the file that is replaced are mapped from the new one.
 
         Raises:
-            UsageError: invalid boxes.
             OutputError: the file cannot be written; an older file stays as it was.
         """
+        path, classes = Path(path), self._classes.values()
         arrays, tables = to_arrays(self._classes)
         sources = split_names(arrays["sources"].tobytes())
         arrays |= box_arrays(sources, self.boxes, self.box_classes)
-        classes = self._classes.values()
         payload = (images.body(rank) for images in classes for rank in range(len(images)))
         total = sum(images.nbytes for images in classes)
         meta = self._metadata(self.budget, {})
-        sha256 = write_memory(Path(path), arrays, payload, total, meta, tables)
-        self._remap(Path(path), sha256)
-
-    def _remap(self, path: Path, sha256: str) -> None:
-        """Map images from the file just written if it replaced the one they come from."""
+        sha256 = write_memory(path, arrays, payload, total, meta, tables)
         payloads = {label: images.payload for label, images in self._classes.items()}
-        stale = [n for n, p in payloads.items() if isinstance(p, Mapped) and p.is_at(path)]
-        if stale and (file := MemoryFile(path)).sha256 == sha256:
-            saved = from_file(file)
+        old = {label: p.path for label, p in payloads.items() if isinstance(p, Mapped)}
+        stale = [label for label, from_ in old.items() if from_.exists() and from_.samefile(path)]
+        if stale and (mapped := Mapped(path)).file.sha256 == sha256:
+            saved = from_file(mapped)
             self._classes |= {label: saved[label] for label in stale}
 
     def _metadata(self, budget: Budget, counts: Mapping[int, int]) -> dict[str, Any]:
-        """Metadata of the file with `counts` more images by label."""
-        return file_metadata(
-            budget,
-            self.accounting,
-            self._encoding,
-            [
-                *class_metadata(self._classes, self._name, self._encoding),
-                *new_metadata(counts, self._name),
-            ],
-            self.notes,
-            self.box_classes,
-        )
+        """Metadata of the file with new classes of at most `counts` images by label."""
+        encoding = self._encoding
+        classes = [
+            {"label": label, "items": len(images), "duplicates": images.duplicates}
+            | ({} if images.encoding == encoding else asdict(images.encoding))
+            for label, images in self._classes.items()
+        ]
+        classes += [{"label": n, "items": most, "duplicates": most} for n, most in counts.items()]
+        return {
+            "budget": asdict(budget) | {"bytes": budget.total_bytes(len(classes))},
+            "accounting": self.accounting,
+            "whole_file": budget.unit == "bytes",
+            **asdict(encoding),
+            "mrdc": __version__,
+            "classes": [entry | {"name": self._name(entry["label"])} for entry in classes],
+            "notes": self.notes,
+            **({"box_classes": self.box_classes} if self.box_classes else {}),
+        }
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], transform: Transform | None = None
     ) -> "ReplayMemory":
-        """Open a memory file; its images stay mapped, not read.
-
-        Raises:
-            MemoryFileError: missing, damaged, or not a memory file.
-        """
-        file = MemoryFile(path)
-        meta = file.meta
+        """Open a memory file; its images stay mapped, not read."""
+        payload = Mapped(Path(path))
+        file, meta = payload.file, payload.file.meta
         memory = cls(
             file.budget,
             meta["codec"],
             meta["quality"],
             accounting=meta["accounting"],
-            class_names={entry["label"]: entry["name"] for entry in meta["classes"]},
+            class_names=file.class_names,
             transform=transform,
         )
-        memory.notes = meta["notes"]
-        memory.box_classes = file.box_classes
+        memory.notes, memory.box_classes = meta["notes"], file.box_classes
         if memory.box_classes:
             memory.boxes = dict(zip(file.sources, file.boxes, strict=True))
-        memory._replace(from_file(file))
+        memory._replace(from_file(payload))
         return memory

@@ -3,19 +3,22 @@
 from collections.abc import Callable
 
 from mrdc._utils.registry import Registry
-from mrdc.methods.aanets import AANets
-from mrdc.methods.base import Method, Needs, Wrapper
-from mrdc.methods.bic import BiC
-from mrdc.methods.dde import DDE
-from mrdc.methods.finetune import Finetune, Joint
-from mrdc.methods.icarl import ICaRL
-from mrdc.methods.lesson import Lesson
-from mrdc.methods.lucir import LUCIR
-from mrdc.methods.lwf import LwF
-from mrdc.methods.mnemonics import Mnemonics
-from mrdc.methods.podnet import PODNet
-from mrdc.methods.tpcil import TPCIL
-from mrdc.nn.settings import TrainSettings
+from mrdc.methods.aanets import AANets as AANets
+from mrdc.methods.base import Method as Method
+from mrdc.methods.base import Needs as Needs
+from mrdc.methods.base import Wrapper as Wrapper
+from mrdc.methods.bic import BiC as BiC
+from mrdc.methods.dde import DDE as DDE
+from mrdc.methods.finetune import Finetune as Finetune
+from mrdc.methods.finetune import Joint as Joint
+from mrdc.methods.icarl import ICaRL as ICaRL
+from mrdc.methods.lesson import Lesson as Lesson
+from mrdc.methods.lucir import LUCIR as LUCIR
+from mrdc.methods.lwf import LwF as LwF
+from mrdc.methods.mnemonics import Mnemonics as Mnemonics
+from mrdc.methods.podnet import PODNet as PODNet
+from mrdc.methods.tpcil import TPCIL as TPCIL
+from mrdc.nn.settings import TrainSettings as TrainSettings
 
 METHODS: Registry[Callable[[], Method]] = Registry(
     "method",
@@ -36,23 +39,3 @@ METHODS: Registry[Callable[[], Method]] = Registry(
         "podnet-dde": lambda: DDE(PODNet()),
     },
 )
-
-__all__ = [
-    "DDE",
-    "LUCIR",
-    "METHODS",
-    "TPCIL",
-    "AANets",
-    "BiC",
-    "Finetune",
-    "ICaRL",
-    "Joint",
-    "Lesson",
-    "LwF",
-    "Method",
-    "Mnemonics",
-    "Needs",
-    "PODNet",
-    "TrainSettings",
-    "Wrapper",
-]

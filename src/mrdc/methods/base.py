@@ -16,11 +16,12 @@ Add-ons wrap a method: `DDE(LUCIR())`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrdc._utils.errors import UsageError
 from mrdc.methods.lesson import Lesson, Substitutes
 from mrdc.nn.branches import Body
 from mrdc.nn.heads import Head, Linear
@@ -30,26 +31,27 @@ from mrdc.nn.resnet import Variant
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method requires of the run.
+    """What a method requires of the run."""
 
-    Attributes:
-        variant: variant of our ResNet.
-        head: classifier.
-        body: what the backbone becomes after the first phase.
-        replays: whether there is a memory.
-        clamp: bound on every element of the gradients.
-    """
-
-    variant: Variant = "plain"
-    head: type[Head] = Linear
-    body: Body = "plain"
-    replays: bool = True
-    clamp: float | None = None
+    variant: Variant = "plain"  # variant of our ResNet
+    head: type[Head] = Linear  # classifier
+    body: Body = "plain"  # what the backbone becomes after the first phase
+    replays: bool = True  # whether there is a memory
+    clamp: float | None = None  # bound on every element of the gradients
 
 
 @dataclass(kw_only=True)
 class Method:
     """Cross-entropy on whatever there is; the other methods override what differs."""
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            allowed = get_args(setting.type) if get_origin(setting.type) is Literal else ()
+            value = getattr(self, setting.name)
+            if allowed and value not in allowed:
+                *others, last = map(repr, allowed)
+                choices = f"{', '.join(others)} or {last}"
+                raise UsageError(f"{setting.name} must be {choices}, got {value!r}")
 
     @property
     def needs(self) -> Needs:
@@ -159,9 +161,9 @@ class Wrapper(Method):
         return super().state() | self.inner.state()
 
     def load_state(self, state: Mapping[str, Tensor | int]) -> None:
-        own = {field.name for field in fields(self)}
-        super().load_state({name: value for name, value in state.items() if name in own})
-        self.inner.load_state({name: value for name, value in state.items() if name not in own})
+        own = {field.name for field in fields(self)} & state.keys()
+        super().load_state({name: state[name] for name in own})
+        self.inner.load_state({name: state[name] for name in state.keys() - own})
 
 
 def names_first_phase(method: Method) -> bool:

@@ -94,24 +94,24 @@ class BiC(Method):
         return share * soft_cross_entropy(logits, teacher, self.temperature) + (1 - share) * loss
 
     def before_store(self, lesson: Lesson) -> None:
-        self.bias_ = self._correction(lesson) if lesson.old else None
-        self.start_ = lesson.old
-
-    def _correction(self, lesson: Lesson) -> Tensor | None:
-        """Fit beta and gamma to the validation images; None if a class has none.
+        """Fit beta and gamma to the validation images, unless a class has none.
 
         New classes are seen as the memory will hold them, compressed like the old ones.
         """
+        self.bias_, self.start_ = None, lesson.old
+        if not lesson.old:
+            return
         held = lesson.memory + lesson.preview()
         aside = held.pick(np.flatnonzero(self._validation(lesson, held)))
         if len(set(aside.labels)) < lesson.old + lesson.new:
-            return None
+            return
         equal = balanced(aside)
         features, head = lesson.features(equal), lesson.model.head
         weight = next(head.parameters())
         with torch.no_grad():
             logits = head.scores(features.to(weight.device)).cpu()
-        return fit_bias(logits, torch.tensor(equal.labels), lesson.old, self.decay).to(weight)
+        labels = torch.tensor(equal.labels)
+        self.bias_ = fit_bias(logits, labels, lesson.old, self.decay).to(weight)
 
     def predict(self, out: Output) -> Tensor:
         return correct(out.scores, self.bias_, self.start_)

@@ -39,8 +39,7 @@ def nearest(features: Tensor, candidates: int, count: int) -> Places:
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
         near = part @ rows[:candidates].T
-        end = max(start, min(start + len(part), candidates))
-        own = torch.arange(start, end, device=rows.device)
+        own = torch.arange(start, max(start, min(start + CHUNK, candidates)), device=rows.device)
         near[own - start, own] = -math.inf
         found.append(near.topk(count, dim=1).indices)
     return torch.cat(found).cpu().numpy().astype(np.intp)
@@ -89,9 +88,7 @@ class DDE(Wrapper):
     scores_: Tensor | None = None  # scores of that direction, (classes,)
 
     def __post_init__(self) -> None:
-        if self.neighbour_norm not in ("eval", "train"):
-            wrong = self.neighbour_norm
-            raise UsageError(f"neighbour_norm must be 'eval' or 'train', got {wrong!r}")
+        super().__post_init__()
         if self.neighbours < 0 or not 0 < self.own_weight < 1:
             raise UsageError(
                 f"neighbours must be 0 or more and own_weight between 0 and 1, got "
@@ -111,45 +108,34 @@ class DDE(Wrapper):
 
             lesson.companions = Companions(choose, 0, cropped=True)
         self.inner.start_phase(lesson)
-        width = lesson.model.head.features
-        self.momentum_ = torch.zeros(width, device=lesson.model.mean.device)
+        model = lesson.model
+        self.momentum_ = torch.zeros(model.head.features, device=model.mean.device)
 
-    def loss(  # type: ignore[override]
-        self,
-        model: Net,
-        old: Net | None,
-        x: Tensor,
-        y: Tensor,
-        near: Tensor | None = None,
-        links: Tensor | None = None,
-    ) -> Tensor:
+    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
+        """As `inner`, with companions `near` and `links` in the classification loss."""
         if old is None:
             return self.inner.loss(model, old, x, y)
         out = model(x)
         if self.momentum_ is not None:
             with torch.no_grad():
                 self.momentum_.mul_(0.9).add_(out.features.mean(0))
-        if near is None or links is None or not len(links):
+        if not more or not len(more[1]):
             labels = self.inner.classification(model, out, y)
         else:
-            answers = self._answers(model, near, len(x))[links]
-            answers = answers.view(len(x), -1, model.classes)
+            near, links = more
+            read = model.steady if self.neighbour_norm == "eval" else model
+            with torch.no_grad():
+                answers = torch.cat([read(part).logits for part in torch.split(near, len(x))])
+            answers = answers[links].view(len(x), -1, model.classes)
             labels = colliding(out.logits, answers, y, self.own_weight)
         return labels + self.inner.preservation(model, old, out, x, y)
-
-    def _answers(self, model: Net, near: Tensor, batch: int) -> Tensor:
-        """Logits of the neighbours, in batches."""
-        with torch.no_grad():
-            read = model.steady if self.neighbour_norm == "eval" else model
-            return torch.cat([read(part).logits for part in torch.split(near, batch)])
 
     def end_phase(self, lesson: Lesson) -> None:
         self.inner.end_phase(lesson)
         if lesson.phase == 0:
             return
         assert self.momentum_ is not None
-        head = lesson.model.head
-        self.direction_ = self.momentum_.clone()
+        head, self.direction_ = lesson.model.head, self.momentum_.clone()
         with torch.no_grad():
             self.scores_ = (head.scores(self.direction_[None]) - head.neutral)[0]
 

@@ -9,7 +9,6 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc._utils.errors import UsageError
 from mrdc.methods.lesson import Lesson
 from mrdc.methods.lwf import LwF
 from mrdc.methods.shared import imprint
@@ -33,10 +32,6 @@ class ICaRL(LwF):
 
     objective: Literal["kd", "bce"] = "kd"
     class_means_: Tensor | None = None  # unit rows, (classes, d)
-
-    def __post_init__(self) -> None:
-        if self.objective not in ("kd", "bce"):
-            raise UsageError(f"objective must be 'kd' or 'bce', got {self.objective!r}")
 
     def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
         if self.objective == "kd":

@@ -34,49 +34,26 @@ class Trainer(Protocol):
 
 @dataclass
 class Lesson:
-    """A phase, as a method sees it.
+    """A phase, as a method sees it."""
 
-    Attributes:
-        phase: its number, from 0.
-        old: number of classes seen before; the new labels start here.
-        new: number of classes in this phase.
-        model: the network to train.
-        teacher: the network as the last phase left it; None in the first.
-        train: images to train on: new ones and the memory. A method may change it.
-        fresh: the new images alone.
-        memory: the images held of old classes; of all classes once they are stored.
-        images: all training images of the classes seen, by label, for their names; only
-            `joint` may train on them.
-        training: training settings of the phase.
-        trainer: the run.
-        size: side of the images that the network sees.
-        quota: originals per class that the memory has room for once it holds all classes.
-        companions: further images to load with every batch of `train`.
-        threads: threads for work on images.
-    """
-
-    phase: int
-    old: int
-    new: int
-    model: Net
-    teacher: Net | None
-    train: Examples
-    fresh: Examples
-    memory: Examples
-    images: ImageSet
-    training: TrainSettings
-    trainer: Trainer
-    size: int
-    quota: int
-    companions: Companions | None = None
-    threads: int | None = None
+    phase: int  # its number, from 0
+    old: int  # number of classes seen before; the new labels start here
+    new: int  # number of classes in this phase
+    model: Net  # the network to train
+    teacher: Net | None  # the network as the last phase left it; None in the first
+    train: Examples  # images to train on: new ones and the memory. A method may change it
+    fresh: Examples  # the new images alone
+    memory: Examples  # the images held of old classes; of all classes once they are stored
+    images: ImageSet  # all training images of classes seen, for names; only `joint` trains on them
+    training: TrainSettings  # training settings of the phase
+    trainer: Trainer  # the run
+    size: int  # side of the images that the network sees
+    quota: int  # originals per class that the memory has room for once it holds all classes
+    companions: Companions | None = None  # further images to load with every batch of `train`
+    threads: int | None = None  # threads for work on images
 
     def fit(
-        self,
-        examples: Examples,
-        training: TrainSettings,
-        loss: Loss | None = None,
-        **options: Any,
+        self, examples: Examples, training: TrainSettings, loss: Loss | None = None, **options: Any
     ) -> None:
         """Train on examples; without a loss, by the loss of the whole method, add-ons included."""
         self.trainer.fit(examples, training, loss, **options)

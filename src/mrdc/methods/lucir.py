@@ -7,7 +7,6 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc._utils.errors import UsageError
 from mrdc.methods.base import Method, Needs
 from mrdc.methods.lesson import Lesson
 from mrdc.methods.shared import balanced, grow_imprinted
@@ -44,10 +43,6 @@ class LUCIR(Method):
     balance_epochs: int = 20
     balance_lr: float = 0.01
 
-    def __post_init__(self) -> None:
-        if self.balance not in ("none", "new", "all"):
-            raise UsageError(f"balance must be 'none', 'new' or 'all', got {self.balance!r}")
-
     @property
     def needs(self) -> Needs:
         return Needs(variant="lucir", head=SplitCosine)
@@ -61,12 +56,10 @@ class LUCIR(Method):
         return weight * less_forget(out.features, old.features(x)) + ranked
 
     def end_phase(self, lesson: Lesson) -> None:
-        if lesson.teacher is not None and self.balance != "none":
-            self._balance(lesson)
-
-    def _balance(self, lesson: Lesson) -> None:
         """Class-balance finetuning of the rows, on equally many exemplars per class."""
         head = lesson.model.head
+        if lesson.teacher is None or self.balance == "none":
+            return
         assert isinstance(head, SplitCosine)
         head.old.requires_grad_(self.balance == "all")
         training = replace(
@@ -77,10 +70,6 @@ class LUCIR(Method):
             milestones=(0.5,),
             gamma=0.1,
         )
-        lesson.fit(
-            balanced(lesson.memory),
-            training,
-            parameters=[head.old, head.new],
-            norm="eval",
-        )
+        rows = [head.old, head.new]
+        lesson.fit(balanced(lesson.memory), training, parameters=rows, norm="eval")
         head.old.requires_grad_(False)

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc._utils.errors import UsageError
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre_crop
 from mrdc.data.examples import Examples
@@ -76,10 +75,7 @@ class Mnemonics(LUCIR):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pixels not in ("prototype", "bilevel", "none"):
-            wrong = self.pixels
-            raise UsageError(f"pixels must be 'prototype', 'bilevel' or 'none', got {wrong!r}")
-        self.change: tuple[float, float] | None = None  # grey levels, learned and kept
+        self.change: tuple[float, ...] = ()  # grey levels, learned and kept
 
     @property
     def needs(self) -> Needs:
@@ -106,8 +102,8 @@ class Mnemonics(LUCIR):
                 found[label, photo.id] = pixels.cpu().numpy()
             kept = [float((image - before).abs().mean()) for image in (after, rounded)]
             changes.append((len(part), *kept))
-        count, learned, kept_ = np.array(changes).T
-        self.change = (np.average(learned, weights=count), np.average(kept_, weights=count))
+        count, *levels = np.array(changes).T
+        self.change = tuple(np.average(level, weights=count) for level in levels)
         return found
 
     def _learned(
@@ -119,13 +115,12 @@ class Mnemonics(LUCIR):
         device = model.mean.device
         queries = lesson.features(lesson.train).to(device)
         answers = torch.tensor(lesson.train.labels, device=device)
+        rows = head.rows.detach()
         if self.pixels == "prototype":
-            rows = torch.zeros(model.classes, queries.shape[1], device=device)
             known = lesson.memory + exemplars
             labels = torch.tensor(known.labels, device=device)
-            rows = as_prototypes(rows, lesson.features(known).to(device), labels)
-        else:
-            rows = head.rows.detach()
+            features = lesson.features(known).to(device)
+            rows = as_prototypes(torch.zeros_like(rows), features, labels)
         side = round(lesson.size * 256 / 224)
         for part in in_classes(exemplars):
             before = squares(part, side, lesson.threads).to(device).float()
@@ -170,7 +165,7 @@ class Mnemonics(LUCIR):
         return scale * cosines(queries, after_a_step(rows, features, labels, scale, self.head_lr))
 
     def report(self) -> dict[str, Any]:
-        if self.change is None:
+        if not self.change:
             return {}
         learned, kept = self.change
         found: dict[str, Any] = {"grey_levels": learned, "grey_levels_rounded": kept}

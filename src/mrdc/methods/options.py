@@ -14,20 +14,12 @@ T = TypeVar("T")
 
 
 def make_method(name: str, options: Sequence[str] = ()) -> Method:
-    """A method by name, with settings written as name=value.
-
-    Raises:
-        UsageError: an unknown method or setting, or a value of another type.
-    """
+    """A method by name, with settings written as name=value."""
     return with_options(METHODS.find(name)(), options, name)
 
 
 def with_options(method: T, options: Sequence[str], name: str) -> T:
-    """A method with some settings changed; each value must have the type of the default.
-
-    Raises:
-        UsageError: an unknown setting, or a value of another type.
-    """
+    """A method with some settings changed; each value must have the type of the default."""
     defaults = method_settings(method)
     if options and not defaults:
         raise UsageError(f"--set {options[0]}: {name} has no settings")

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc._utils.errors import UsageError
 from mrdc.methods.base import Method, Needs
 from mrdc.methods.lesson import Lesson
 from mrdc.methods.lucir import less_forget
@@ -25,9 +24,8 @@ STARTS = 10  # k-means restarts, of which the best counts
 
 def pod_spatial(new: tuple[Tensor, ...], old: tuple[Tensor, ...]) -> Tensor:
     """Distance between maps (n, c, h, w), squared and summed over each side, mean over maps."""
-    distances = []
-    for a, b in zip(map(pooled, new), map(pooled, old), strict=True):
-        distances.append(torch.linalg.vector_norm(a - b, dim=1).mean())
+    pairs = zip(map(pooled, new), map(pooled, old), strict=True)
+    distances = [torch.linalg.vector_norm(a - b, dim=1).mean() for a, b in pairs]
     return torch.stack(distances).mean()
 
 
@@ -88,12 +86,6 @@ class PODNet(Method):
     finetune_lr: float = 0.01
     finetune_norm: Literal["train", "eval"] = "train"
 
-    def __post_init__(self) -> None:
-        if self.nca not in ("official", "paper", "ce"):
-            raise UsageError(f"nca must be 'official', 'paper' or 'ce', got {self.nca!r}")
-        if self.finetune_norm not in ("train", "eval"):
-            raise UsageError(f"finetune_norm must be 'train' or 'eval', got {self.finetune_norm!r}")
-
     @property
     def needs(self) -> Needs:
         return Needs(variant="pod", head=LSC, clamp=5.0)
@@ -124,18 +116,15 @@ class PODNet(Method):
     def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
         factor = math.sqrt(model.classes / (model.classes - old.classes))
         reference = old(x)
-        distance = compiled_pod() if model.compiles(x) else pod_spatial
-        maps = distance(out.maps, reference.maps)
+        maps = (compiled_pod() if model.compiles(x) else pod_spatial)(out.maps, reference.maps)
         flat = less_forget(out.features, reference.features)
         return factor * (self.spatial * maps + self.flat * flat)
 
     def before_store(self, lesson: Lesson) -> None:
-        if lesson.teacher is not None and self.finetune_epochs:
-            self._finetune(lesson)
-
-    def _finetune(self, lesson: Lesson) -> None:
         """Finetune all proxies, old ones too, on equally many exemplars per class."""
         head = lesson.model.head
+        if lesson.teacher is None or not self.finetune_epochs:
+            return
         assert isinstance(head, LSC)
         head.old.requires_grad_(True)
         training = replace(
@@ -145,10 +134,6 @@ class PODNet(Method):
             schedule="multistep",
             milestones=(),
         )
-        lesson.fit(
-            balanced(lesson.memory + lesson.preview()),
-            training,
-            parameters=[head.old, head.new],
-            norm=self.finetune_norm,
-        )
+        examples, rows = balanced(lesson.memory + lesson.preview()), [head.old, head.new]
+        lesson.fit(examples, training, parameters=rows, norm=self.finetune_norm)
         head.old.requires_grad_(False)

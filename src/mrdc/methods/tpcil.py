@@ -122,17 +122,11 @@ class TPCIL(Method):
             lesson.companions = Companions(choose, count, cropped=False)
         grow_imprinted(lesson)
 
-    def loss(
-        self,
-        model: Net,
-        old: Net | None,
-        x: Tensor,
-        y: Tensor,
-        seen: Tensor | None = None,
-        vertices: Tensor | None = None,
-    ) -> Tensor:
-        if seen is None or vertices is None:
+    def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
+        """Cross-entropy, and the topology of companions: images of vertices, and their numbers."""
+        if not more:
             return super().loss(model, old, x, y)
+        seen, vertices = more
         out = model(torch.cat([x, seen]))
         n = len(x)
         kept = topology(out.features[n:], self.before[vertices])

@@ -11,19 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from mrdc._utils.errors import UsageError
-from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv
+from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv, WideConv
 
 Body = Literal["plain", "scaled", "branches"]
 M = TypeVar("M", bound=nn.Module)
 
 
 class AnyBackbone(nn.Module):
-    """Any module that returns features (n, d), a map (n, d, h, w), or several maps.
-
-    Args:
-        module: takes normalised images (n, 3, size, size).
-        features: width of its last features.
-    """
+    """Any module that takes normalised images (n, 3, size, size), with features of this width."""
 
     def __init__(self, module: nn.Module, features: int):
         super().__init__()
@@ -38,11 +33,7 @@ class AnyBackbone(nn.Module):
 
 
 def as_maps(output: object) -> tuple[Tensor, ...]:
-    """The output of a module as maps (n, d, h, w), the last one deepest.
-
-    Raises:
-        UsageError: something else.
-    """
+    """The output of a module as maps (n, d, h, w), the last one deepest."""
     found = output if isinstance(output, list | tuple) else (output,)
     maps = [one[:, :, None, None] if getattr(one, "ndim", 0) == 2 else one for one in found]
     if not maps or any(not isinstance(one, Tensor) or one.ndim != 4 for one in maps):
@@ -67,10 +58,16 @@ def any_backbone(module: nn.Module, size: int) -> AnyBackbone:
 def scaled(backbone: M) -> M:
     """A copy with fixed kernels; with multipliers of 1 it computes the same."""
     other = copy.deepcopy(backbone)
-    for module in list(other.modules()):
+    for path, module in list(other.named_modules()):
         for name, child in module.named_children():
-            if isinstance(child, nn.Conv2d):
+            if type(child) in (nn.Conv2d, WideConv) and child.padding_mode == "zeros":
                 setattr(module, name, ScaledConv(child))
+            elif isinstance(child, nn.Conv2d):
+                where = f"{path}.{name}".lstrip(".")
+                raise UsageError(
+                    f"fixed kernels need plain nn.Conv2d modules with zero padding: {where} is a "
+                    f"{type(child).__name__} with padding mode {child.padding_mode!r}"
+                )
     return other
 
 
@@ -95,7 +92,6 @@ class Branches(nn.Module):
         return tuple(maps)
 
     def fuse(self) -> None:
-        """Fold the batch norms of both branches."""
         self.stable.fuse()
         self.plastic.fuse()
 
@@ -104,11 +100,7 @@ Backbone = ResNet | Branches | AnyBackbone
 
 
 def with_body(backbone: ResNet | AnyBackbone, body: Body) -> Backbone:
-    """A network of another body that computes the same; it may share parts with the given one.
-
-    Raises:
-        UsageError: branches of a network that is not our ResNet.
-    """
+    """A network of another body that computes the same; it may share parts with the given one."""
     if body == "branches":
         if not isinstance(backbone, ResNet):
             raise UsageError(
@@ -120,7 +112,6 @@ def with_body(backbone: ResNet | AnyBackbone, body: Body) -> Backbone:
 
 
 def body_of(backbone: Backbone) -> Body:
-    """The body of a backbone."""
     if isinstance(backbone, Branches):
         return "branches"
     fixed = any(isinstance(module, ScaledConv) for module in backbone.modules())

@@ -22,37 +22,26 @@ from mrdc.nn.net import Net
 from mrdc.nn.resnet import ResNet, Stem, Variant
 
 HEADS: dict[str, type[Head]] = {"Linear": Linear, "SplitCosine": SplitCosine, "LSC": LSC}
+BUILT_IN = frozenset(HEADS)
 WIDTHS = {"resnet18": 64, "resnet18-narrow": 16}  # channels of the first stage
 FORMAT = "mrdc-checkpoint-1"
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything needed to build a network.
-
-    Attributes:
-        variant, width, stem: of our ResNet.
-        size: side of the images it sees.
-        classes: number of classes of each phase so far.
-        body: what the backbone has become since the first phase.
-        module: class of the module that the user passes in instead of our ResNet.
-    """
+    """Everything needed to build a network."""
 
     variant: Variant
     head: str
     width: int
     stem: Stem
-    size: int
-    classes: tuple[int, ...] = ()
-    body: Body = "plain"
-    module: str = ""
+    size: int  # side of the images it sees
+    classes: tuple[int, ...] = ()  # number of classes of each phase so far
+    body: Body = "plain"  # what the backbone has become since the first phase
+    module: str = ""  # class of the module that the user passes in instead of our ResNet
 
     def build(self, module: nn.Module | None = None) -> Net:
-        """A network with weights from torch's generator, or around a copy of a module.
-
-        Raises:
-            CheckpointError: a network of the user that is not given, or an unknown head.
-        """
+        """A network with weights from torch's generator, or around a copy of a module."""
         if self.head not in HEADS:
             raise CheckpointError(f"the head is a {self.head}, whose method is not imported")
         plain: ResNet | AnyBackbone
@@ -87,10 +76,9 @@ class Checkpoint:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write it whole or not at all."""
-    groups = checkpoint.tensors.items()
     flat = {
         f"{group}/{name}": tensor.detach().cpu().contiguous().clone()
-        for group, tensors in groups
+        for group, tensors in checkpoint.tensors.items()
         for name, tensor in tensors.items()
     }
     metadata = {
@@ -108,16 +96,12 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name in sorted(tensors):
         found.update(name.encode())
-        found.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
+        found.update(tensors[name].cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises:
-        CheckpointError: missing, damaged, or something else.
-    """
+    """Read a checkpoint; a CheckpointError if it is missing, damaged, or something else."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata: Mapping[str, str] = file.metadata() or {}
@@ -145,11 +129,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def load_network(folder: Path) -> tuple[Net, int]:
-    """The network of a run folder as its last finished phase left it, and its image size.
-
-    Raises:
-        CheckpointError: no phase was finished there.
-    """
+    """The network of a run folder as its last finished phase left it, and its image size."""
     path = last_checkpoint(folder)
     if path is None:
         raise CheckpointError(f"{folder}: not a run folder with a finished phase")

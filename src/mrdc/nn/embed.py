@@ -17,6 +17,7 @@ from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre, stack
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.memory.fill import Skip
+from mrdc.nn.checkpoint import digest as state_digest
 from mrdc.nn.checkpoint import load_network
 from mrdc.nn.feature_cache import FeatureCache
 from mrdc.nn.net import normalised
@@ -26,18 +27,13 @@ Network = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Embedder:
-    """A network that turns uint8 images (n, 3, size, size) into features (n, d).
-
-    Attributes:
-        key: identifies network and weights in the feature cache; None for no cache.
-        whole: embed each image as it is, one by one, rather than its centre crop.
-    """
+    """A network that turns uint8 images (n, 3, size, size) into features (n, d)."""
 
     network: Network
     size: int = 224
-    key: str | None = None
+    key: str | None = None  # identifies network and weights in the feature cache; None: no cache
     batch_size: int = 64
-    whole: bool = False
+    whole: bool = False  # embed each image as it is, one by one, rather than its centre crop
 
 
 def as_embedder(embed: str | Callable[[Tensor], Any] | Embedder) -> Embedder | None:
@@ -52,60 +48,47 @@ def as_embedder(embed: str | Callable[[Tensor], Any] | Embedder) -> Embedder | N
         return embed
 
     def network(images: Tensor) -> Tensor:
-        return as_features(embed(images), len(images))
+        found, count = embed(images), len(images)
+        rows, shape = torch.empty(0), type(found).__name__
+        with suppress(TypeError, ValueError, RuntimeError):  # what torch raises for other types
+            rows = torch.as_tensor(found)
+            shape = f"the shape {tuple(rows.shape)}"
+        if rows.ndim == 4:
+            rows = rows.float().mean((2, 3))
+        if rows.ndim != 2 or len(rows) != count:
+            raise UsageError(
+                f"embed must return features (n, d) or maps (n, d, h, w) of {count} images, "
+                f"got {shape}"
+            )
+        return rows
 
     return Embedder(network)
 
 
-def as_features(found: Any, count: int) -> Tensor:
-    """The output of a user's network as features (count, d); maps are averaged.
-
-    Raises:
-        UsageError: something else.
-    """
-    rows, shape = torch.empty(0), type(found).__name__
-    with suppress(TypeError, ValueError, RuntimeError):  # what torch raises for other types
-        rows = torch.as_tensor(found)
-        shape = f"the shape {tuple(rows.shape)}"
-    if rows.ndim == 4:
-        rows = rows.float().mean((2, 3))
-    if rows.ndim != 2 or len(rows) != count:
-        raise UsageError(
-            f"embed must return features (n, d) or maps (n, d, h, w) of {count} images, got {shape}"
-        )
-    return rows
-
-
 def load_embedder(name: str, weights: Path | None = None, device: str = "auto") -> Embedder:
-    """An embedder by name: `lite0`, `torchvision:NAME` with a weights file, or `run:FOLDER`.
-
-    Raises:
-        UsageError: an unknown name, or a weights file that is missing, unreadable or for
-            another network.
-    """
+    """An embedder by name: `lite0`, `torchvision:NAME` with a weights file, or `run:FOLDER`."""
     where = pick_device(device)
-    if weights is not None and not name.startswith("torchvision:"):
+    kind, _, rest = name.partition(":")
+    if weights is not None and kind != "torchvision":
         raise UsageError(f"--weights needs --embed torchvision:NAME; {name} has its own weights")
     if name == "lite0":
-        return _lite0(where)
+        from mrdc.nn.lite0 import fuse, lite0
+
+        lite = fuse(lite0())
+
+        def features(images: Tensor) -> Tensor:
+            return lite.features((images - 127) / 128)
+
+        return network_embedder(lite, features, device=where, key="lite0-57934424")
     if name.startswith("torchvision:"):
-        return _torchvision(name.removeprefix("torchvision:"), weights, where)
+        return _torchvision(rest, weights, where)
     if name.startswith("run:"):
-        return _run(Path(name.removeprefix("run:")).expanduser(), where)
+        network, size = load_network(Path(rest).expanduser())
+        key = f"run-{state_digest(network.state_dict())[:16]}-{size}"
+        return network_embedder(network, network.features, size=size, device=where, key=key)
     raise UsageError(
         f"unknown embed {name!r}: choose lite0, torchvision:NAME with --weights, or run:FOLDER"
     )
-
-
-def _lite0(device: torch.device) -> Embedder:
-    from mrdc.nn.lite0 import fuse, lite0
-
-    network = fuse(lite0())
-
-    def features(images: Tensor) -> Tensor:
-        return network.features((images - 127) / 128)
-
-    return network_embedder(network, features, device=device, key="lite0-57934424")
 
 
 def _torchvision(name: str, weights: Path | None, device: torch.device) -> Embedder:
@@ -125,19 +108,7 @@ def _torchvision(name: str, weights: Path | None, device: torch.device) -> Embed
     head = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
     network.set_submodule(head, nn.Identity())
     key = f"torchvision-{name}-{sha256[:16]}"
-    return network_embedder(
-        network, lambda images: network(normalised(images)), device=device, key=key
-    )
-
-
-def _run(folder: Path, device: torch.device) -> Embedder:
-    """The network of a run folder, with the features that the run selects by."""
-    network, size = load_network(folder)
-    sha256 = hashlib.sha256()
-    for name, value in network.state_dict().items():
-        sha256.update(name.encode() + value.contiguous().numpy().tobytes())
-    key = f"run-{sha256.hexdigest()[:16]}-{size}"
-    return network_embedder(network, network.features, size=size, device=device, key=key)
+    return network_embedder(network, lambda x: network(normalised(x)), device=device, key=key)
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
@@ -162,39 +133,25 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def network_embedder(
-    network: nn.Module,
-    features: Network,
-    *,
-    device: torch.device,
-    size: int = 224,
-    key: str | None = None,
+    net: nn.Module, features: Network, *, device: torch.device, size: int = 224, key: str = ""
 ) -> Embedder:
-    """An embedder in fp32 without TF32, in evaluation mode, channels last.
+    """An embedder in fp32 without TF32, of `features` of float images (n, 3, h, w) from 0 to 255.
 
-    Batches are padded to one size: torch picks kernels by batch size, and they round
-    differently.
-
-    Args:
-        features: maps float images (n, 3, size, size) from 0 to 255 to features.
+    Batches are padded to one size: torch picks kernels by batch size, and they round differently.
     """
     batch_size = 128 if device.type == "cuda" or size <= 64 else 8  # 8 fit a CPU's caches
-    network.eval().to(device).to(memory_format=torch.channels_last)
+    net.eval().to(device).to(memory_format=torch.channels_last)
 
     def run(images: Tensor) -> Tensor:
         full = F.pad(images.to(device).float(), (0, 0) * 3 + (0, batch_size - len(images)))
         with exact():
-            x = full.contiguous(memory_format=torch.channels_last)
-            return features(x)[: len(images)]
+            return features(full.contiguous(memory_format=torch.channels_last))[: len(images)]
 
-    return Embedder(run, size, key and f"{key}-{device.type}", batch_size)
+    return Embedder(run, size, f"{key}-{device.type}" if key else None, batch_size)
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with this name; "auto" is a GPU if there is one.
-
-    Raises:
-        UsageError: there is no CUDA device.
-    """
+    """The device with this name; "auto" is a GPU if there is one."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device found; use --device cpu")
     if name == "auto":
@@ -221,18 +178,17 @@ def embed(
 ) -> tuple[Tensor, list[int]]:
     """Features (n, d) of the photos, and the positions of those n among them.
 
-    Args:
-        skip: called with the error of each unreadable photo, which is then left out; without it
-            the first one raises.
+    `skip` is called with the error of each photo left out; without it the first one raises.
     """
 
     def view(photo: Photo) -> tuple[bytes, Tensor | Pixels] | ImageError:
         try:
-            data = photo.load()
-            key = digest(data) if cache is not None else b""
-            known = cache.get(key) if cache is not None else None
-            if known is not None:
-                return key, known
+            data, key = photo.load(), b""
+            if cache is not None:
+                key = digest(data)
+                known = cache.get(key)
+                if known is not None:
+                    return key, known
             pixels = to_pixels(data, photo.id)
             return key, pixels if embedder.whole else centre(pixels, embedder.size)
         except ImageError as error:
@@ -252,11 +208,10 @@ def embed(
 
     def run() -> None:
         """Start a batch, then fetch the features of the one before."""
-        images = stack([pixels for _, _, pixels in batch])
+        places, keys, pixels = map(list, zip(*batch, strict=True))
         with torch.inference_mode():
-            features = embedder.network(images).float()
+            features = embedder.network(stack(pixels)).float()
         finish()
-        places, keys = [place for place, _, _ in batch], [key for _, key, _ in batch]
         running.append((places, keys, features))
         batch.clear()
 

@@ -60,10 +60,10 @@ class FeatureCache:
 
 
 def open_cache(key: str | None) -> FeatureCache | None:
-    """The cache of the embedder with this key: in $MRDC_CACHE, or the user's cache folder.
+    """The cache of an embedder: in $MRDC_CACHE, or the user's cache folder.
 
-    None where it has no key, or where the cache cannot be used, which is
-    said on standard error: a cache is a convenience, never a reason to stop.
+    None without a key, or if the cache cannot be used, which is reported on standard error: a
+    cache is a convenience, never a reason to stop.
     """
     if key is None:
         return None

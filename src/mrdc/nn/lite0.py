@@ -27,16 +27,14 @@ class SameConv(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         pads: list[int] = []
-        for side, kernel, stride in zip(
-            input.shape[:1:-1], self.kernel_size, self.stride, strict=True
-        ):
+        sides = zip(input.shape[:1:-1], self.kernel_size, self.stride, strict=True)
+        for side, kernel, stride in sides:
             total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
             pads += [total // 2, total - total // 2]
         return super().forward(F.pad(input, pads) if any(pads) else input)
 
 
 def conv(inp: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> SameConv:
-    """A convolution without bias: batch norm follows each one."""
     return SameConv(inp, out, kernel, stride, groups=groups, bias=False)
 
 
@@ -46,10 +44,7 @@ def norm(channels: int) -> nn.BatchNorm2d:
 
 
 class Block(nn.Module):
-    """Inverted bottleneck: expand, filter by channel, project.
-
-    Attribute names are those of the weight file.
-    """
+    """Inverted bottleneck: expand, filter by channel, project; names as in the weight file."""
 
     def __init__(self, inp: int, out: int, kernel: int, stride: int, expand: int):
         super().__init__()

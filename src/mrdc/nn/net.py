@@ -12,26 +12,17 @@ from mrdc.nn.heads import Head
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
 STD = (58.395, 57.12, 57.375)
-
-
 NETWORKS = 256  # compiled networks per process, each mode counting
 Maps = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 class Output(NamedTuple):
-    """The outputs of a network for n images.
+    """The outputs of a network for n images; all but the maps are in fp32."""
 
-    Attributes:
-        maps: one per stage, (n, c, h, w).
-        features: pooled last map, (n, d), in fp32.
-        scores: compared between classes to predict, (n, classes), in fp32.
-        logits: scores scaled for the loss, (n, classes), in fp32.
-    """
-
-    maps: tuple[Tensor, ...]
-    features: Tensor
-    scores: Tensor
-    logits: Tensor
+    maps: tuple[Tensor, ...]  # one per stage, (n, c, h, w)
+    features: Tensor  # pooled last map, (n, d)
+    scores: Tensor  # compared between classes to predict, (n, classes)
+    logits: Tensor  # scores scaled for the loss, (n, classes)
 
 
 def normalised(images: Tensor) -> Tensor:

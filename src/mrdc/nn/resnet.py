@@ -110,10 +110,8 @@ class ResNet(nn.Module):
         for number in range(LEVELS):
             out = width << number
             relu = variant == "plain" or (variant == "lucir" and number < 3)
-            blocks = (
-                Block(inp, out, 1 if number == 0 else 2, relu=True), Block(out, out, 1, relu)
-            )  # fmt: skip
-            stages.append(nn.Sequential(*blocks))
+            first = Block(inp, out, 1 if number == 0 else 2, relu=True)
+            stages.append(nn.Sequential(first, Block(out, out, 1, relu)))
             inp = out
         self.stages = nn.ModuleList(stages)
         for module in self.modules():

@@ -14,35 +14,21 @@ Rule = Literal["contiguous", "paper"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A codec and quality: what it would store, and how faithful that is.
-
-    Attributes:
-        quantity: images that fit the budget.
-        bytes: their size.
-        log_volume_ratio: log R_q; nan if unknown.
-        excluded: classes left out of R_q, and why.
-        sampled: classes whose R_q is measured on some of their images.
-        feasible: whether the rule allows it.
-        verdict: why, in words.
-        per_class: fewest, mean and most images of a class.
-        kept_sources: images stored as their source bytes because encoding does not shrink them.
-        duplicates: exact duplicates found, which are stored once.
-        exact: k-DPP log-probabilities and log Z_q averaged over classes, and L_2.
-    """
+    """A codec and quality: what it would store, and how faithful that is."""
 
     codec: str
     quality: int | None
-    quantity: int
-    bytes: int = 0
-    log_volume_ratio: float = math.nan
-    excluded: Mapping[str, str] = field(default_factory=dict)
-    sampled: Mapping[str, str] = field(default_factory=dict)
-    feasible: bool = False
-    verdict: str = ""
-    per_class: tuple[int, float, int] = (0, 0.0, 0)
-    kept_sources: int = 0
-    duplicates: int = 0
-    exact: Mapping[str, float] | None = None
+    quantity: int  # images that fit the budget
+    bytes: int = 0  # their size
+    log_volume_ratio: float = math.nan  # log R_q; nan if unknown
+    excluded: Mapping[str, str] = field(default_factory=dict)  # classes left out of R_q, and why
+    sampled: Mapping[str, str] = field(default_factory=dict)  # classes measured on some images
+    feasible: bool = False  # whether the rule allows it
+    verdict: str = ""  # why, in words
+    per_class: tuple[int, float, int] = (0, 0.0, 0)  # fewest, mean and most images of a class
+    kept_sources: int = 0  # images stored as their source bytes: encoding does not shrink them
+    duplicates: int = 0  # exact duplicates found, which are stored once
+    exact: Mapping[str, float] | None = None  # k-DPP log-probabilities and log Z_q, and L_2
 
     @property
     def volume_ratio(self) -> float:
@@ -89,8 +75,8 @@ def judge(
     if not 0 < epsilon < math.inf:
         raise UsageError(f"epsilon must be a number above 0, got {epsilon}")
     judged: dict[int, Candidate] = {}
-    ordered = sorted(enumerate(candidates), key=lambda pair: _best_first(pair[1]))
-    for _, group in groupby(ordered, key=lambda pair: pair[1].codec):
+    best_first = sorted(enumerate(candidates), key=lambda p: (p[1].codec, -(p[1].quality or 0)))
+    for _, group in groupby(best_first, key=lambda pair: pair[1].codec):
         failed = False
         for index, candidate in group:
             distance = abs(candidate.volume_ratio - 1)
@@ -109,22 +95,15 @@ def judge(
     return [judged[index] for index in range(len(candidates))]
 
 
-def _best_first(candidate: Candidate) -> tuple[str, int]:
-    return candidate.codec, -(candidate.quality or 0)
-
-
 def choose_quality(judged: Sequence[Candidate]) -> int | None:
     """Index of the feasible candidate that stores most images; None if there is none.
 
     If several store the same number (all images fit), the best quality wins: there is no
     reason to distort images to save bytes that nobody needs.
     """
-    feasible = [index for index, candidate in enumerate(judged) if candidate.feasible]
-    if not feasible:
-        return None
 
     def worth(index: int) -> tuple[int, int, float, int]:
         one = judged[index]
         return (-one.quantity, -(one.quality or 101), abs(one.log_volume_ratio), one.bytes)
 
-    return min(feasible, key=worth)
+    return min((i for i, one in enumerate(judged) if one.feasible), key=worth, default=None)

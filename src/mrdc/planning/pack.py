@@ -31,11 +31,9 @@ class Packed:
     @property
     def complete(self) -> int:
         """Number of classes that hold all their images and leave bytes to the others."""
-        double = self.memory.duplicates()
-        photos = enumerate(self.seen.images.photos)
+        photos, double = enumerate(self.seen.images.photos), self.memory.duplicates()
         left = [len(of_class) - double.get(label, 0) for label, of_class in photos]
-        held = np.bincount(self.memory.targets)
-        return int((held >= left).sum())
+        return int((np.bincount(self.memory.targets) >= left).sum())
 
     @property
     def boxes(self) -> dict[str, int] | None:
@@ -47,8 +45,8 @@ class Packed:
         return scenes.as_json() | {"held": sum(len(boxes[source]) for source in held)}
 
     def to_json(self) -> dict[str, Any]:
-        memory = self.memory
-        counts = np.bincount(memory.targets)
+        memory, counts = self.memory, np.bincount(self.memory.targets)
+        fewest, mean, most = int(counts.min()), float(counts.mean()), int(counts.max())
         return {
             "path": str(self.path),
             "codec": memory.codec.name,
@@ -58,11 +56,7 @@ class Packed:
             "boxes": self.boxes,
             "classes": len(memory.labels),
             "complete_classes": self.complete,
-            "per_class": {
-                "fewest": int(counts.min()),
-                "mean": float(counts.mean()),
-                "most": int(counts.max()),
-            },
+            "per_class": {"fewest": fewest, "mean": mean, "most": most},
             "payload_bytes": memory.nbytes,
             "budget_bytes": memory.budget_bytes,
             "file_bytes": self.path.stat().st_size,
@@ -103,12 +97,7 @@ def pack(
 def run_pack(
     settings: PackSettings, *, progress: Progress = quiet, embedder: Embedder | None = None
 ) -> Packed:
-    """Choose a quality (unless only one is allowed) and write the memory file.
-
-    Raises:
-        MrdcError: settings or images that cannot be used, or an output that cannot be written;
-            nothing is left behind.
-    """
+    """Choose a quality (unless only one is allowed) and write the memory file."""
     path = settings.output
     check_settings(settings)
     _check_output(settings)
@@ -122,8 +111,8 @@ def run_pack(
             assert found.memory is not None
             memory = found.memory
         else:
-            whole = compress_all(seen.pool, settings, space[0], seen.pool.rankings())
-            memory = seen.pool.store(seen.budget, space[0], settings.accounting, whole.rankings)
+            rankings = compress_all(seen.pool, settings, space[0], seen.pool.rankings())[0]
+            memory = seen.pool.store(seen.budget, space[0], settings.accounting, rankings)
     memory.notes["search"] = _lasting(plan) if plan else None
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
     memory.save(path)

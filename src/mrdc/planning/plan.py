@@ -21,6 +21,8 @@ from mrdc.planning.selection import SELECTORS, Selector
 from mrdc.planning.settings import PlanSettings
 from mrdc.planning.volume import Volume
 
+CHOSEN = ("codec", "quality", "quantity", "bytes")  # fields of a chosen candidate in JSON
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -45,10 +47,9 @@ class Plan:
         everything = chosen.quantity == self.images - chosen.duplicates
         count = f"all {chosen.quantity:,} images" if everything else f"{chosen.quantity:,} images"
         if chosen.codec == "original":
-            why = "they fit as they are"
-            if not everything:
-                passes = any(c.feasible and c.codec != "original" for c in self.candidates)
-                why = "nothing that passes holds more" if passes else "nothing compressed passes"
+            passes = any(c.feasible and c.codec != "original" for c in self.candidates)
+            why = "nothing that passes holds more" if passes else "nothing compressed passes"
+            why = "they fit as they are" if everything else why
             return f"Keep {count} as the original files: {why}."
         plain = next(c for c in self.candidates if c.codec == "original")
         gain = f" instead of {plain.quantity:,} originals" if plain.quantity else ""
@@ -59,7 +60,6 @@ class Plan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        chosen = self.chosen
         return {
             "budget": self.budget.as_json(self.budget_bytes),
             "classes": self.classes,
@@ -67,12 +67,7 @@ class Plan:
             "boxes": self.boxes,
             "select": self.select,
             "candidates": [candidate.to_json() for candidate in self.candidates],
-            "chosen": {
-                "codec": chosen.codec,
-                "quality": chosen.quality,
-                "quantity": chosen.quantity,
-                "bytes": chosen.bytes,
-            },
+            "chosen": {name: getattr(self.chosen, name) for name in CHOSEN},
             "rule": self.settings.rule,
             "epsilon": self.settings.epsilon,
             "skipped": self.skipped,
@@ -139,11 +134,7 @@ def as_settings(options: PlanOptions) -> dict[str, Any]:
 def run_plan(
     settings: PlanSettings, *, progress: Progress = quiet, embedder: Embedder | None = None
 ) -> Plan:
-    """Measure every candidate and choose one; writes nothing but the feature cache.
-
-    Raises:
-        MrdcError: settings or images that cannot be used.
-    """
+    """Measure every candidate and choose one; writes nothing but the feature cache."""
     folder = Path(tempfile.gettempdir())
     with scan(settings, progress, embedder, folder=folder, measuring=True) as seen:
         found = search(seen.pool, seen.budget, settings, exact=settings.exact)
@@ -151,18 +142,20 @@ def run_plan(
 
 
 def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
-    """The plan that a search leads to.
-
-    Raises:
-        BudgetError: nothing that passes fits.
-    """
+    """The plan that a search leads to; a BudgetError if nothing that fits passes."""
     if found.chosen is None:
-        raise BudgetError(_why_none(found.candidates))
+        if not any(candidate.quantity for candidate in found.candidates):
+            raise BudgetError(found.candidates[-1].verdict.removeprefix(NO_ROOM))
+        fits = ", ".join(f"{c} (R_q {c.volume_ratio:.2f})" for c in found.candidates if c.quantity)
+        raise BudgetError(
+            f"the budget has no room for originals, and no candidate that fits passes: {fits}; "
+            "raise --budget, add a --quality, or loosen --epsilon"
+        )
     scenes = seen.images.scenes
     return Plan(
         settings=settings,
         budget=seen.budget,
-        budget_bytes=seen.budget_bytes,
+        budget_bytes=seen.budget.total_bytes(len(seen.images.classes)),
         classes=len(seen.images.classes),
         images=len(seen.images),
         boxes=None if scenes is None else scenes.as_json(),
@@ -172,14 +165,4 @@ def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
         skipped=seen.skipped,
         ignored=seen.images.ignored,
         seconds=time.perf_counter() - seen.start,
-    )
-
-
-def _why_none(candidates: Sequence[Candidate]) -> str:
-    if not any(candidate.quantity for candidate in candidates):
-        return candidates[-1].verdict.removeprefix(NO_ROOM)
-    fits = ", ".join(f"{c} (R_q {c.volume_ratio:.2f})" for c in candidates if c.quantity)
-    return (
-        f"the budget has no room for originals, and no candidate that fits passes: {fits}; raise "
-        "--budget, add a --quality, or loosen --epsilon"
     )

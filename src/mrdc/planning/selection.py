@@ -4,7 +4,6 @@ Each returns `min(count, n)` distinct indices, best first; a shorter result is a
 longer one.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -42,28 +41,28 @@ def herding(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     1,000 steps; here repeats are excluded from then on (later for large classes), so that every
     row gets a rank.
     """
-    rows = unit_rows(features)
-    return _herd(rows, count, repeats_until=max(1000, 2 * len(rows)))
+    return _herd(features, count, repeats_until=max(1000, 2 * np.shape(features)[0]))
 
 
 def herding_noreplace(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     """Herding in which a row can be picked only once."""
-    return _herd(unit_rows(features), count, repeats_until=0)
+    return _herd(features, count, repeats_until=0)
 
 
-def _herd(rows: NDArray[np.float64], count: int, repeats_until: int) -> Ranking:
+def _herd(features: ArrayLike, count: int, repeats_until: int) -> Ranking:
+    rows = unit_rows(features)
     similar = _similarities(rows)
     to_mean = rows @ rows.mean(axis=0)
     scores = to_mean.copy()
     ranking: dict[int, None] = {}  # an ordered set
-    for step in itertools.count():
-        if len(ranking) >= min(count, len(rows)):
-            break
+    step = 0
+    while len(ranking) < min(count, len(rows)):
         if step >= repeats_until:
             scores[list(ranking)] = -np.inf
         pick = int(scores.argmax())
         ranking[pick] = None
         scores += to_mean - similar(pick)
+        step += 1
     return np.array(list(ranking), dtype=np.intp)
 
 
@@ -76,8 +75,7 @@ def nearest_mean(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
 
 def random_choice(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     """A seeded permutation, independent of the features."""
-    n = np.shape(features)[0]
-    return np.random.default_rng(seed).permutation(n)[:count]
+    return np.random.default_rng(seed).permutation(np.shape(features)[0])[:count]
 
 
 def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
@@ -108,25 +106,14 @@ def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     return np.array(ranking, dtype=np.intp)
 
 
+_BUILT_IN = (herding, herding_noreplace, nearest_mean, random_choice, dpp_greedy)
 SELECTORS: Registry[Selector] = Registry(
-    "selector",
-    "selectors",
-    {
-        "herding": herding,
-        "herding_noreplace": herding_noreplace,
-        "nearest_mean": nearest_mean,
-        "random_choice": random_choice,
-        "dpp_greedy": dpp_greedy,
-    },
+    "selector", "selectors", {selector.__name__: selector for selector in _BUILT_IN}
 )
 
 
 def usual_selector(name: str, scenes: bool) -> str:
-    """The selector a name stands for; "auto" depends on what is selected.
-
-    Raises:
-        UsageError: an unknown name.
-    """
+    """The selector a name stands for; "auto" depends on what is selected."""
     if name == "auto":
         return "random_choice" if scenes else "herding"
     if name not in SELECTORS:

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc._utils.errors import UsageError, VolumeError
@@ -66,19 +65,12 @@ def volume_ratio(original: Tensor, compressed: Tensor, volume: Volume = "gram") 
 
 @dataclass(frozen=True)
 class PhaseRatio:
-    """R_q over the classes of a phase.
+    """R_q over the classes of a phase."""
 
-    Attributes:
-        log: mean over classes of log Vol(compressed) - log Vol(original).
-        by_class: the same for each class in that mean.
-        excluded: classes left out, and why.
-        sampled: classes measured on a sample of their images, and how many.
-    """
-
-    log: float = 0.0
-    by_class: Mapping[str, float] = field(default_factory=dict)
-    excluded: Mapping[str, str] = field(default_factory=dict)
-    sampled: Mapping[str, str] = field(default_factory=dict)
+    log: float = 0.0  # mean over classes of log Vol(compressed) - log Vol(original)
+    by_class: Mapping[str, float] = field(default_factory=dict)  # the same for each class in it
+    excluded: Mapping[str, str] = field(default_factory=dict)  # classes left out, and why
+    sampled: Mapping[str, str] = field(default_factory=dict)  # classes measured on some images
 
     @property
     def value(self) -> float:
@@ -120,26 +112,20 @@ def phase_ratio(
 # The exact k-DPP that the paper sets aside as too expensive
 
 
-def spectrum(features: Tensor) -> NDArray[np.float64]:
-    """Nonzero eigenvalues of the Gram matrix, from the smaller of its two forms."""
-    rows = torch.nn.functional.normalize(features.double(), dim=1)
-    n, d = rows.shape
-    values = torch.linalg.eigvalsh(rows.T @ rows if d < n else rows @ rows.T).cpu().numpy()
-    return np.asarray(values[values > SINGULAR])
-
-
 def log_normaliser(features: Tensor, k: int) -> float:
     """Log of the sum of det(L_M) over all subsets M of k rows.
 
-    This is the k-th elementary symmetric polynomial of the eigenvalues of L, computed by a
-    recursion in log space; -inf if k exceeds the rank.
+    This is the k-th elementary symmetric polynomial of the nonzero eigenvalues of L (those of
+    the smaller of its two forms), by a recursion in log space; -inf if k exceeds the rank.
     """
-    if not 0 <= k <= len(features):
-        raise UsageError(f"k must be from 0 to {len(features)} rows, got {k}")
-    eigenvalues = spectrum(features)
+    rows = torch.nn.functional.normalize(features.double(), dim=1)
+    n, d = rows.shape
+    if not 0 <= k <= n:
+        raise UsageError(f"k must be from 0 to {n} rows, got {k}")
+    values = torch.linalg.eigvalsh(rows.T @ rows if d < n else rows @ rows.T).cpu().numpy()
     sums = np.full(k + 1, -np.inf)
     sums[0] = 0.0
-    for log_eigenvalue in np.log(eigenvalues):
+    for log_eigenvalue in np.log(values[values > SINGULAR]):
         sums[1:] = np.logaddexp(sums[1:], sums[:-1] + log_eigenvalue)
     return float(sums[k])
 

@@ -4,7 +4,6 @@ import base64
 import io
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,15 @@ from torch import Tensor
 
 from mrdc._utils.errors import MrdcError
 from mrdc.codec import CODECS, Codec
-from mrdc.codec.image import Pixels, decode
+from mrdc.codec.image import Pixels
 from mrdc.data import DATASETS, open_splits
 from mrdc.data.coco import is_coco, open_scenes
-from mrdc.data.photo import Photo
+from mrdc.data.photo import Photo, to_pixels
 from mrdc.data.shapes import shapes_splits
 from mrdc.experiments.settings import built_in
 from mrdc.memory.file import MemoryFile
 from mrdc.nn.embed import Embedder, embed, load_embedder
-from mrdc.planning.settings import QUALITIES
-from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, short, wrapped
-from mrdc.report.parts import Section, Strip
+from mrdc.report.figures import COLOURS, MARKS, Figure, Section, Strip, drawn, short, wrapped
 from mrdc.report.runs import RunRecord
 from mrdc.report.tables import memory_file
 
@@ -48,34 +45,33 @@ def contents(runs: Sequence[RunRecord]) -> list[Section]:
     return [shown.memory(), shown.plane()]
 
 
-@dataclass
 class Contents:
     """The memory of a run, and its originals and network if they still exist."""
 
-    run: RunRecord
-    file: MemoryFile
-
-    def __post_init__(self) -> None:
+    def __init__(self, run: RunRecord, file: MemoryFile):
+        self.run, self.file = run, file
         self.originals: dict[str, Photo] = {}
         self.embedder: Embedder | None = None
         with suppress(*GONE):
-            self.originals = originals(self.run)
+            self.originals = originals(run)
         with suppress(*GONE):
-            self.embedder = None if self.run.detects else load_embedder(f"run:{self.run.path}")
-        self.labels: NDArray[Any] = self.file.arrays["labels"]
-        self.names = {entry["label"]: entry["name"] for entry in self.file.meta["classes"]}
-        self.order = list(dict.fromkeys(self.labels.tolist()))
+            self.embedder = None if run.detects else load_embedder(f"run:{run.path}")
+        self.labels: NDArray[Any] = file.arrays["labels"]
+        self.names = file.class_names  # in order of arrival
 
     def memory(self) -> Section:
         """Bytes of each class, and some images at each quality."""
         section = Section("memory", "What the memory holds")
         section.parts += [f"The memory of {self.run.label()} on {self.run.data}.", self._bytes()]
-        for label in self.order[:: max(1, len(self.order) // SHOWN)][:SHOWN]:
+        names, qualities = (self.run.memory.get(key, ()) for key in ("codec", "qualities"))
+        codecs = [CODECS.get(name, CODECS["jpeg"]) for name in names]
+        pairs = [(codec, q) for codec in codecs if codec.qualities for q in qualities]
+        for label in list(self.names)[:: max(1, len(self.names) // SHOWN)][:SHOWN]:
             place = int(np.flatnonzero(self.labels == label)[0])
             with suppress(*GONE):
                 photo = self.originals[self.file.sources[place]]
-                heading = f"{self.names[label]}: {photo.id}"
-                section.parts.append(Strip(heading, self._qualities(photo)))
+                strip = at_qualities(photo, pairs, self.embedder)
+                section.parts.append(Strip(f"{self.names[label]}: {photo.id}", strip))
         return section
 
     def _bytes(self) -> Figure:
@@ -83,34 +79,27 @@ class Contents:
         what = "phase" if self.run.detects else "class"
         figure = Figure(
             f"Bytes of each {what}, in order of arrival",
-            f"Bars of bytes, one for each {what} of {len(self.order)}",
+            f"Bars of bytes, one for each {what} of {len(self.names)}",
             [[what, "bytes", "images"]],
         )
-        for label in self.order:
+        for label, name in self.names.items():
             mine = self.labels == label
-            figure.data.append([self.names[label], int(sizes[mine].sum()), int(mine.sum())])
+            figure.data.append([name, int(sizes[mine].sum()), int(mine.sum())])
         names = [short(str(row[0])) for row in figure.data[1:]]
         shown = range(0, len(names), -(-len(names) // TICKS))
+        kilobytes = [row[1] / 1000 for row in figure.data[1:]]
         with drawn(figure, size=(7.2, 2.9)) as axes:
-            axes.bar(
-                range(len(names)), [row[1] / 1000 for row in figure.data[1:]], color=COLOURS[0]
-            )
+            axes.bar(range(len(names)), kilobytes, color=COLOURS[0])
             turn = {"rotation": 90} if len(names) > 8 else {}
             axes.set_xticks(shown, [names[place] for place in shown], fontsize=8, **turn)
             axes.set(ylabel="kB")
             axes.grid(False, axis="x")
         return figure
 
-    def _qualities(self, photo: Photo) -> list[tuple[str, str]]:
-        codec = CODECS.get(self.run.memory.get("codec", "jpeg"), CODECS["jpeg"])
-        qualities = self.run.memory.get("candidates", QUALITIES)
-        pairs: list[tuple[Codec, int | None]] = [(codec, q) for q in qualities if codec.qualities]
-        return at_qualities(photo, pairs, self.embedder)
-
     def plane(self) -> Section:
         """Features of originals and of stored images by t-SNE, for a few classes."""
         section = Section("t-sne", "Features before and after compression")
-        firsts = [np.flatnonzero(self.labels == label)[:30] for label in self.order[:CLASSES]]
+        firsts = [np.flatnonzero(self.labels == label)[:30] for label in list(self.names)[:CLASSES]]
         places = np.concatenate(firsts).tolist()
         if self.embedder is not None and len(places) >= 10:
             with suppress(*GONE):
@@ -133,10 +122,9 @@ class Contents:
             [["class", "stored", "x", "y"]],
         )
         with drawn(figure, size=(6.4, 4.2)) as axes:
-            for label, colour, mark in zip(
-                dict.fromkeys(labels.tolist()), COLOURS, MARKS, strict=False
-            ):
-                mine, name = np.flatnonzero(labels == label), self.names[label]
+            shown = list(self.names.items())[:CLASSES]
+            for (label, name), colour, mark in zip(shown, COLOURS, MARKS, strict=False):
+                mine = np.flatnonzero(labels == label)
                 style = {"marker": mark, "s": 28, "linewidths": 1, "edgecolors": colour}
                 filled, hollow = flat[mine], flat[mine + len(labels)]
                 axes.scatter(*filled.T, facecolors=colour, label=wrapped(name), **style)
@@ -153,23 +141,19 @@ def at_qualities(
 ) -> list[tuple[str, str]]:
     """A photo and its encodings, best first: image and caption each."""
     data = photo.load()
-    pixels = decode(data, photo.id) if isinstance(data, bytes) else data
+    pixels = to_pixels(data, photo.id)
     size = f", {len(data):,} bytes" if isinstance(data, bytes) else ""
     strip = [(as_address(pixels), f"original{size}")]
     for codec, quality in sorted(pairs, key=lambda pair: -(pair[1] or 101)):
         stream = codec.encode(pixels, quality)
-        made = codec.decode(stream)
-        like = f", features {alike(pixels, made, embedder):.3f} alike" if embedder else ""
+        made, like = codec.decode(stream), ""
+        if embedder:
+            photos = [Photo("before", lambda: pixels), Photo("after", partial(np.asarray, made))]
+            rows, _ = embed(photos, embedder)
+            like = f", features {F.cosine_similarity(rows[:1], rows[1:]).item():.3f} alike"
         name = codec.name if quality is None else f"{codec.name} {quality}"
         strip.append((as_address(made), f"{name}, {len(stream):,} bytes{like}"))
     return strip
-
-
-def alike(before: Pixels, after: Pixels, embedder: Embedder) -> float:
-    """Cosine similarity of the features of two images."""
-    photos = [Photo("before", lambda: before), Photo("after", lambda: after)]
-    rows, _ = embed(photos, embedder)
-    return F.cosine_similarity(rows[:1], rows[1:]).item()
 
 
 def originals(run: RunRecord) -> dict[str, Photo]:

@@ -1,36 +1,46 @@
-"""Curves: accuracy by phase, accuracy by quality, and R_q by phase."""
+"""Figures of runs: accuracy, quality against quantity, R_q, confusion and time."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import mean
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from mrdc.data.images import some_of
 from mrdc.report.figures import (
     COLOURS,
     Figure,
+    Grid,
+    Section,
     drawn,
     label_points,
     legend,
     line,
     passing_band,
-    phase_axis,
+    wrapped,
 )
-from mrdc.report.groups import Group, group_by_seed, quality_grids, spread
 from mrdc.report.lead import picked, verdict
-from mrdc.report.parts import Part, Section
-from mrdc.report.runs import RunRecord
+from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, spread
+
+KINDS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate")
+TAKEN_OVER = "Taken over: a first phase that another run trained and this one shares."
 
 
 def accuracy(runs: Sequence[RunRecord]) -> Section:
-    """Figures for each data set and number of phases, with a line for each group."""
+    """Figures for each data set and number of phases, with a line for each group.
+
+    A figure has no more lines than there are colours, and about as many as the next.
+    """
     streams: dict[tuple[str, int], list[Group]] = {}
-    for group in group_by_seed(runs):
-        key = group.first.data, group.first.settings["phases"]
-        streams.setdefault(key, []).append(group)
-    parts = [part for groups in streams.values() for part in evenly(groups, len(COLOURS))]
-    return Section("accuracy", "Accuracy by phase", [_accuracy(part) for part in parts])
+    for group in by_seed(runs):
+        streams.setdefault((group.first.data, group.first.settings["phases"]), []).append(group)
+    section = Section("accuracy", "Accuracy by phase")
+    for groups in streams.values():
+        count = -(-len(groups) // len(COLOURS))
+        cuts = [len(groups) * part // count for part in range(count + 1)]
+        section.parts += [_accuracy(groups[start:end]) for start, end in pairwise(cuts)]
+    return section
 
 
 def _accuracy(groups: Sequence[Group]) -> Figure:
@@ -47,25 +57,18 @@ def _accuracy(groups: Sequence[Group]) -> Figure:
             points = list(zip(*(run.accuracy for run in group.runs), strict=False))
             means, spreads = [mean(p) for p in points], [spread(p) for p in points]
             line(axes, number, range(len(points)), means, group.label, spreads)
-            rows = zip(range(len(points)), means, spreads, strict=True)
-            figure.data += [[group.label, *row] for row in rows]
-        axes.set(ylabel=what)
-        phase_axis(axes)
+            rows = enumerate(zip(means, spreads, strict=True))
+            figure.data += [[group.label, place, *row] for place, row in rows]
+        axes.set(ylabel=what, xlabel="phase")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend(axes, len(groups))
     return figure
-
-
-def evenly(groups: Sequence[Group], most: int) -> list[Sequence[Group]]:
-    """Parts of at most `most` groups, and of about equal size."""
-    count = -(-len(groups) // most)
-    cuts = [len(groups) * part // count for part in range(count + 1)]
-    return [groups[start:end] for start, end in pairwise(cuts)]
 
 
 def trade_off(runs: Sequence[RunRecord]) -> Section:
     """Quality against quantity: groups that differ only in quality."""
     section = Section("trade-off", "Quality against quantity")
-    for grid in quality_grids(group_by_seed(runs)):
+    for grid in quality_grids(by_seed(runs)):
         section.parts += [_trade_off(grid), verdict(grid, "qualities") + picked(grid)]
     return section
 
@@ -101,18 +104,15 @@ def _trade_off(grid: dict[str, Group]) -> Figure:
 
 def volume_ratios(runs: Sequence[RunRecord]) -> Section:
     """R_q by phase and candidate, for the first seed of each group."""
-    groups = [group for group in group_by_seed(runs) if group.first.last.candidates]
-    notes: list[Part] = []
+    groups = [group for group in by_seed(runs) if group.first.last.candidates]
+    section = Section("volume-ratio", "R_q by phase (first seed)", [*map(_volume_ratios, groups)])
     for group in groups:
         run = group.first
-        lines = (
-            [f"{what} ({why})" for what, why in run.result.left_out.items()] if run.result else []
-        )
-        if lines:
-            notes.append(f"{run.data}, {group.label}: left out of R_q: {some_of(lines)}.")
-    return Section(
-        "volume-ratio", "R_q by phase (first seed)", [*map(_volume_ratios, groups), *notes]
-    )
+        left_out = run.result.left_out if run.result else {}
+        lines = [f"{what} ({why})" for what, why in left_out.items()]
+        note = f"{run.data}, {group.label}: left out of R_q: {some_of(lines)}."
+        section.parts += [note] if lines else []
+    return section
 
 
 def _volume_ratios(group: Group) -> Figure:
@@ -132,6 +132,92 @@ def _volume_ratios(group: Group) -> Figure:
             x, y = np.array(known).reshape(-1, 2).T
             line(axes, number, x, y, f"quality {row['quality']}")
             figure.data += [[row["codec"], row["quality"], *point] for point in known]
-        phase_axis(axes)
+        axes.set(xlabel="phase")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend(axes, len(rows) + 1, below=True)
     return figure
+
+
+def confusion(runs: Sequence[RunRecord]) -> Section:
+    """Tasks that images of each task are assigned to, for the first seed of each group."""
+    groups = [g for g in by_seed(runs) if len(g.first.last.confusion or []) > 1]
+    return Section("confusion", "Confusion by task (first seed)", [*map(_confusion, groups)])
+
+
+def _confusion(group: Group) -> Figure:
+    run = group.first
+    counts = np.array(run.last.confusion)
+    shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure = Figure(
+        f"{run.data}, {group.label}",
+        "Percentage of the images of each task that are assigned to classes of each task",
+        [["true task", "predicted task", "percent"]],
+    )
+    with drawn(figure, size=(4.7, 3.9)) as axes:
+        places = np.arange(len(shares))
+        ticks = places[:: -(-len(shares) // 12)]
+        axes.pcolormesh(places, places, shares, cmap="Blues", vmin=0, vmax=100, ec="white")
+        axes.invert_yaxis()
+        style = {"ha": "center", "va": "center", "fontsize": 8.5 if len(shares) < 9 else 6}
+        for (row, column), value in np.ndenumerate(shares):
+            colour = "white" if value > 55 else "black"
+            axes.text(column, row, f"{value:.0f}", color=colour, **style)
+            figure.data.append([row, column, float(value)])
+        axes.grid(False)
+        axes.set(xlabel="predicted task", ylabel="true task", xticks=ticks, yticks=ticks)
+    return figure
+
+
+def times(runs: Sequence[RunRecord]) -> Section:
+    """Time and images/s of each group, means over seeds; speed only of phases trained here."""
+    groups, rows = by_seed(runs), []
+    for group in groups:
+        phases = [phase for run in group.runs for phase in run.phases]
+        own = [phase for phase in phases if "taken_over" not in phase.parts]
+        seconds = sum(phase.parts.get("train", 0.0) for phase in own)
+        images = sum(phase.trained_images for phase in own)
+        trained = sum(phase.trained_images for phase in phases) / len(group.runs)
+        rows.append(
+            {
+                "run": group.label,
+                "seconds": f"{group.mean(lambda run: run.seconds):.0f}",
+                "trained images": f"{trained:,.0f}",
+                "images/s in training": f"{images / seconds:,.0f}" if seconds and images else "",
+            }
+        )
+    figure = _times(groups)
+    caption = TAKEN_OVER if "taken_over" in figure.data[0] else ""
+    return Section("time", "Time", [figure, Grid.of(rows, caption)])
+
+
+def _times(groups: Sequence[Group]) -> Figure:
+    spent = [[seconds_by_part(run) for run in group.runs] for group in groups]
+    means = {p: np.array([np.mean([run[p] for run in g]) for g in spent]) for p in spent[0][0]}
+    names = [part for part in means if any(means[part])]
+    figure = Figure(
+        "Seconds of a run by kind of work (mean over seeds)",
+        "Stacked bars of seconds by kind of work, one bar for each group of runs",
+        [["run", *names]],
+    )
+    for place, group in enumerate(groups):
+        figure.data.append([group.label, *(f"{means[part][place]:.2f}" for part in names)])
+    with drawn(figure, size=(7.2, 1.3 + 0.42 * len(groups))) as axes:
+        left, places = np.zeros(len(groups)), range(len(groups))
+        for part, colour in zip(names, COLOURS, strict=False):
+            label = part.replace("_", " ")
+            axes.barh(places, means[part], 0.6, left, label=label, color=colour, edgecolor="white")
+            left += means[part]
+        axes.set_yticks(places, [wrapped(group.label, 30) for group in groups], fontsize=8.5)
+        axes.invert_yaxis()
+        axes.set(xlabel="seconds")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def seconds_by_part(run: RunRecord) -> dict[str, float]:
+    """Seconds of a run by kind of work; small kinds are summed as "other"."""
+    found = dict.fromkeys([*KINDS, "other"], 0.0)
+    for phase in run.phases:
+        for part, seconds in phase.parts.items():
+            found[part if part in KINDS else "other"] += seconds
+    return found

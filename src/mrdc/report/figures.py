@@ -1,19 +1,19 @@
-"""Figures as SVG text: one style, safe for colour-blind readers and in grey."""
+"""Parts of a page: tables, strips of images, and figures safe for colour-blind readers."""
 
 import io
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
@@ -41,46 +41,82 @@ Table = list[list[Any]]
 
 @dataclass
 class Figure:
-    """A figure and the data it shows.
-
-    Attributes:
-        alt: description for people who cannot see it.
-        data: the plotted values, with a header row.
-        small: whether two fit side by side.
-        file: path of its SVG and CSV, without the suffix.
-    """
+    """A figure and the data it shows."""
 
     title: str
-    alt: str
-    data: Table
+    alt: str  # description for people who cannot see it
+    data: Table  # the plotted values, with a header row
     svg: str = ""
-    small: bool = False
-    file: str = ""
+    small: bool = False  # two fit side by side
+    file: str = ""  # path of its SVG and CSV, without the suffix
+
+
+@dataclass
+class Grid:
+    """A table that readers can sort; the first row is the header. Empty columns are dropped."""
+
+    rows: Table
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        columns = list(zip(*self.rows, strict=True))
+        kept = [column for column in columns if any(cell not in ("", None) for cell in column[1:])]
+        self.rows = [list(row) for row in zip(*kept, strict=True)]
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]], caption: str = "") -> Self:
+        """A table of rows by column."""
+        heads = list(dict.fromkeys(head for row in rows for head in row))
+        return cls([heads, *([row.get(head) for head in heads] for row in rows)], caption)
+
+    @property
+    def numbers(self) -> list[bool]:
+        """Columns that hold numbers, which are aligned to the right."""
+        return [
+            all(str(cell)[:1] in "0123456789-+" for cell in column if cell not in ("", None))
+            for column in zip(*self.rows[1:], strict=True)
+        ]
+
+
+@dataclass
+class Strip:
+    """A row of images under a heading: (data address, caption) each."""
+
+    heading: str
+    images: list[tuple[str, str]]
+
+
+Part = str | Grid | Figure | Strip
+
+
+@dataclass
+class Section:
+    """A section of the page; left out if it has no parts."""
+
+    name: str
+    title: str
+    parts: list[Part] = field(default_factory=list)
 
 
 @contextmanager
 def drawn(
     figure: Figure, columns: int = 1, size: tuple[float, float] = (7.2, 3.6)
 ) -> Iterator[Any]:
-    """Axes to draw on (an array of them with more columns); sets the figure's SVG on exit."""
-    figure.small = size[0] < 5
+    """Axes to draw on (an array of them with more columns); sets the figure's SVG on exit.
+
+    The SVG is for embedding: no header, no date, and no unused ids.
+    """
+    figure.small, buffer = size[0] < 5, io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure.title + figure.alt}):
         canvas = Canvas(figsize=size, layout="constrained")
         yield canvas.subplots(1, columns)
-        figure.svg = as_svg(canvas)
-
-
-def as_svg(canvas: Canvas) -> str:
-    """SVG to embed in a page: no header, no date, and no unused ids."""
-    buffer = io.StringIO()
-    canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        about = {"Date": None, "Creator": None}
+        canvas.savefig(buffer, format="svg", metadata=about, transparent=True)
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
-    return re.sub(
-        r'\sid="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg
-    ).strip()
+    svg = re.sub(r'\sid="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg)
+    figure.svg = svg.strip()
 
 
 def line(
@@ -146,8 +182,3 @@ def passing_band(axes: Axes, epsilon: float) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def phase_axis(axes: Axes) -> None:
-    axes.set(xlabel="phase")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

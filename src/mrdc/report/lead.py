@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from mrdc._utils.text import count, size
-from mrdc.report.groups import Group, group_by_seed, quality_grids, spread, with_spread
-from mrdc.report.runs import RunRecord
+from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, spread, with_spread
 
 MOST = 3  # comparisons in the lead
 
@@ -23,11 +22,10 @@ def lead_text(runs: Sequence[RunRecord]) -> str:
     said = []
     for parts, here in streams.items():
         place = ", ".join(part for part, varies in zip(parts, varying, strict=True) if varies)
-        said += [f"{place}: {text}" if place else text for text in sentences(group_by_seed(here))]
+        said += [f"{place}: {text}" if place else text for text in sentences(by_seed(here))]
     if len(said) > MOST:
         said[MOST:] = ["The tables below have the other comparisons."]
-    unfinished = sum(run.result is None for run in runs)
-    if unfinished:
+    if unfinished := sum(run.result is None for run in runs):
         said.append(f"Not counted: {count(unfinished, 'unfinished run')}.")
     return "\n".join(said)
 
@@ -39,12 +37,9 @@ def sentences(groups: Sequence[Group]) -> list[str]:
     grids = quality_grids(groups)
     if not grids:
         return [verdict({f"“{group.label}”": group for group in groups}, "settings")]
+    said = [verdict(grid, "qualities") + picked(grid) for grid in grids]
     names = [next(iter(grid.values())).first.name for grid in grids]
-    several = len(names) > 1
-    return [
-        (f"{name}: " if several else "") + verdict(grid, "qualities") + picked(grid)
-        for name, grid in zip(names, grids, strict=True)
-    ]
+    return [f"{name}: {one}" for name, one in zip(names, said, strict=True)] if said[1:] else said
 
 
 def summary(group: Group) -> str:
@@ -99,7 +94,6 @@ def picked(grid: Mapping[str, Group]) -> str:
     """The choice of R_q, measured along the run of originals."""
     original = grid.get("original")
     results = [run.result for run in original.runs if run.result] if original else []
-    picks = {str(r.mean_choice): None for r in results if r.mean_choice is not None}
-    return (
-        f" R_q, measured along the run of originals, picks {' or '.join(picks)}." if picks else ""
-    )
+    picks = dict.fromkeys(str(r.mean_choice) for r in results if r.mean_choice is not None)
+    said = f" R_q, measured along the run of originals, picks {' or '.join(picks)}."
+    return said if picks else ""

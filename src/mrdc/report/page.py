@@ -12,11 +12,10 @@ from mrdc import __version__
 from mrdc._utils.errors import OutputError, UsageError
 from mrdc._utils.files import output_errors, whole_file
 from mrdc._utils.registry import lookup
-from mrdc.report import costs, curves, tables
+from mrdc.report import curves, tables
 from mrdc.report.contents import contents
-from mrdc.report.figures import Figure
+from mrdc.report.figures import Figure, Grid, Section
 from mrdc.report.lead import lead_text
-from mrdc.report.parts import Grid, Section
 from mrdc.report.runs import RunRecord, find_runs
 
 SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
@@ -27,8 +26,8 @@ SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
     "trade-off": curves.trade_off,
     "volume-ratio": curves.volume_ratios,
     "detection": tables.detection,
-    "confusion": costs.confusion,
-    "time": costs.times,
+    "confusion": curves.confusion,
+    "time": curves.times,
 }
 CONTENTS = ("memory", "t-sne")
 NAMES = (*SECTIONS, *CONTENTS)
@@ -48,10 +47,6 @@ def write_report(
     Args:
         paper: a table of published numbers, with a header row.
         sections: names of the sections to show, in order.
-
-    Raises:
-        DataError: no run found.
-        OutputError: the page cannot be written, or would replace another file.
     """
     for name in sections:
         lookup(dict.fromkeys(NAMES), name, "section")
@@ -66,30 +61,18 @@ def write_report(
         place = 1 + max((i for i, part in enumerate(parts) if part.name == "table"), default=0)
         grid = Grid([list(row) for row in paper])
         parts.insert(place, Section("paper", "The paper's numbers", [grid]))
-    write_page(output, title or usual_title(runs), parts, lead_text(runs), question)
-    return runs
-
-
-def usual_title(runs: Sequence[RunRecord]) -> str:
-    """Names of the runs and their data."""
     data = " and ".join(dict.fromkeys(run.data for run in runs))
     names = list(dict.fromkeys(run.name for run in runs))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more} on {data}"
+    title = title or f"{', '.join(names[:3])}{more} on {data}"
+    write_page(output, title, parts, lead_text(runs), question)
+    return runs
 
 
 def write_page(
-    output: Path,
-    title: str,
-    sections: Sequence[Section],
-    lead: str,
-    question: str | None = None,
+    output: Path, title: str, sections: Sequence[Section], lead: str, question: str | None = None
 ) -> None:
-    """Write the page, and its figures into a folder beside it.
-
-    Raises:
-        OutputError: the page cannot be written, or would replace another file.
-    """
+    """Write the page, and its figures (SVG and CSV) into a folder beside it."""
     check_output(output)
     folder = output.with_name(f"{output.stem}-figures")
     with output_errors(folder):
@@ -98,7 +81,11 @@ def write_page(
             for number, figure in enumerate(figures, 1):
                 folder.mkdir(exist_ok=True)
                 figure.file = f"{folder.name}/{section.name}-{number}"
-                _save(folder / f"{section.name}-{number}", figure)
+                table = io.StringIO()
+                csv.writer(table, lineterminator="\n").writerows(figure.data)
+                for suffix, text in (("svg", figure.svg), ("csv", table.getvalue())):
+                    with whole_file(output.parent / f"{figure.file}.{suffix}") as file:
+                        file.write(text.encode(errors="replace"))
     text = files("mrdc.report").joinpath("page.html").read_text()
     page = Environment(autoescape=True).from_string(text)
     made = f"Made by mrdc {__version__}."
@@ -108,23 +95,10 @@ def write_page(
 
 
 def check_output(output: Path) -> None:
-    """Refuse to replace a file that is not a page of ours.
-
-    Raises:
-        OutputError, UsageError: with the reason.
-    """
+    """Refuse to replace a file that is not a page of ours."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{output}: a page must end in .html")
     if not output.parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
     if output.is_dir() or (output.exists() and b"Made by mrdc" not in output.read_bytes()):
         raise OutputError(f"{output}: exists and is not a page of mrdc; choose another path")
-
-
-def _save(path: Path, figure: Figure) -> None:
-    """Save a figure as SVG and its data as CSV."""
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(figure.data)
-    for suffix, text in ((".svg", figure.svg), (".csv", table.getvalue())):
-        with whole_file(path.with_name(path.name + suffix)) as file:
-            file.write(text.encode(errors="replace"))

@@ -10,17 +10,22 @@ from mrdc.data import open_images
 from mrdc.nn.embed import load_embedder
 from mrdc.planning.plan import Plan
 from mrdc.report.contents import SHOWN, at_qualities
-from mrdc.report.figures import Figure, drawn, label_points, legend, line, passing_band
+from mrdc.report.figures import (
+    Figure,
+    Grid,
+    Section,
+    Strip,
+    drawn,
+    label_points,
+    legend,
+    line,
+    passing_band,
+)
 from mrdc.report.page import write_page
-from mrdc.report.parts import Grid, Section, Strip
 
 
 def write_plan(plan: Plan, output: Path) -> None:
-    """Write a page about a plan.
-
-    Raises:
-        OutputError: the page cannot be written, or would replace another file.
-    """
+    """Write a page about a plan."""
     title = f"{Path(plan.settings.photos).name} in {plan.budget}"
     write_page(output, title, [choice(plan), curve(plan), images(plan)], plan.sentence())
 
@@ -59,16 +64,15 @@ def curve(plan: Plan) -> Section:
     with drawn(figure) as axes:
         passing_band(axes, plan.settings.epsilon)
         for number, codec in enumerate(codecs):
-            points = [c for c in known if c.codec == codec]
-            x, y = [c.quantity for c in points], [c.volume_ratio for c in points]
+            points = [(c.quantity, c.volume_ratio) for c in known if c.codec == codec]
+            x, y = zip(*points, strict=True)
             line(axes, number, x, y, codec)
         ring = plan.chosen.quantity, plan.chosen.volume_ratio
         axes.plot(*ring, "o", ms=14, mfc="none", mec="black", mew=1.6)
         axes.set(xlabel="images that fit the budget (labels: quality)")
         axes.margins(x=0.1, y=0.1)
         legend(axes, len(codecs) + 1)
-        names = [(c.quantity, c.volume_ratio, str(c.quality or c.codec)) for c in known]
-        label_points(axes, names)
+        label_points(axes, [(c.quantity, c.volume_ratio, str(c.quality or c.codec)) for c in known])
     return Section("curve", "Quality against quantity", [figure])
 
 

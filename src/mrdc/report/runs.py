@@ -1,11 +1,11 @@
-"""Run folders as a page needs them: finished, still running, or damaged."""
+"""Run folders as a page needs them, and groups of runs that differ only in their seed."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 from mrdc._utils.errors import DataError, MrdcError
@@ -22,22 +22,14 @@ NO_RUN = "give folders written by `mrdc run`, `sweep` or `study`"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run folder.
-
-    Attributes:
-        settings: the settings that determine its numbers.
-        about: name, commit, hardware and versions.
-        phases: the finished phases.
-        result: None while the run is unfinished.
-        problems: what could not be read.
-    """
+    """One run folder."""
 
     path: Path
-    settings: Json
-    about: Json
-    phases: list[PhaseResult]
-    result: RunResult | None
-    problems: list[str] = field(default_factory=list)
+    settings: Json  # those that determine its numbers
+    about: Json  # name, commit, hardware and versions
+    phases: list[PhaseResult]  # the finished ones
+    result: RunResult | None  # None while the run is unfinished
+    problems: list[str] = field(default_factory=list)  # what could not be read
 
     @property
     def name(self) -> str:
@@ -77,8 +69,7 @@ class RunRecord:
     @property
     def memory(self) -> Json:
         """The settings of the memory."""
-        found: Json = self.settings["memory"]
-        return found
+        return dict(self.settings["memory"])
 
     @property
     def replays(self) -> bool:
@@ -103,19 +94,19 @@ class RunRecord:
             parts += [str(self.memory["budget"])] if budget else []
             parts.append(f"quality {self.memory['quality']}")
         for key, usual in USUAL.items():
-            if self.memory.get(key, "auto") not in (*usual, "auto"):
-                parts.append(str(self.memory[key]))
+            value = plain(self.memory.get(key, "auto"))
+            parts += [value] if value not in (*usual, "auto") else []
         if self.settings.get("order") in ("similar", "dissimilar"):
             parts.append(str(self.settings["order"]))
         return ", ".join(parts)
 
 
-def find_runs(sources: Sequence[Path]) -> list[RunRecord]:
-    """All runs in some folders and their sub-folders, in the order of their grid.
+def plain(value: object) -> str:
+    return " ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
-    Raises:
-        DataError: a missing folder, or one without runs.
-    """
+
+def find_runs(sources: Sequence[Path]) -> list[RunRecord]:
+    """All runs in some folders and their sub-folders, in the order of their grid."""
     if not sources:
         raise DataError(f"no folder given; {NO_RUN}")
     folders: list[Path] = []
@@ -163,14 +154,13 @@ def quality_order(quality: str) -> tuple[int, int]:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; damage is noted in `problems`."""
-    problems: list[str] = []
-    config: Json = {}
     try:
         config = json.loads((folder / CONFIG).read_text())
         settings = UNKNOWN | config.pop("settings")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problems.append(f"{CONFIG} cannot be read ({error}), so this run is left out")
-        return RunRecord(folder, UNKNOWN, {}, [], None, problems)
+        problem = f"{CONFIG} cannot be read ({error}), so this run is left out"
+        return RunRecord(folder, UNKNOWN, {}, [], None, [problem])
+    problems: list[str] = []
     phases: dict[int, PhaseResult] = {}
     result: RunResult | None = None
     for number, line in enumerate((folder / RESULTS).read_bytes().splitlines(), 1):
@@ -187,3 +177,85 @@ def read_run(folder: Path) -> RunRecord:
         phases, result = {}, None
     done = [phases[number] for number in sorted(phases)]
     return RunRecord(folder, settings, config, done, result if done else None, problems)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed (and in their folder)."""
+
+    label: str
+    runs: list[RunRecord]
+
+    @property
+    def first(self) -> RunRecord:
+        return self.runs[0]
+
+    @property
+    def scores(self) -> list[float]:
+        return [run.score for run in self.runs]
+
+    def mean(self, number: Callable[[RunRecord], float]) -> float:
+        return mean(map(number, self.runs))
+
+    def text(self, number: Callable[[RunRecord], float | None]) -> str:
+        """Mean and spread over the runs where a number is known."""
+        return with_spread([number(run) for run in self.runs])
+
+
+def spread(values: Sequence[float]) -> float:
+    """Standard deviation over seeds; 0 for one seed."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def with_spread(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation of the known values, as 60.00 ± 7.07; empty without any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    return f"{mean(known):.2f}" + (f" ± {spread(known):.2f}" if len(known) > 1 else "")
+
+
+def by_seed(runs: Sequence[RunRecord]) -> list[Group]:
+    """Group runs that differ only in their seed; unfinished runs form groups of their own.
+
+    If a seed was run twice, the first run counts. Labels name phases and budgets only where
+    runs differ in them, and add the settings that distinguish groups of equal labels.
+    """
+    found: dict[str, dict[object, RunRecord]] = {}
+    for run in runs:
+        key = json.dumps([run.name, run.decisive, not run.result], sort_keys=True, default=str)
+        found.setdefault(key, {}).setdefault(run.settings["seed"], run)
+    groups = [list(seeds.values()) for seeds in found.values()]
+    budgets = len({run.memory.get("budget") for run in runs}) > 1
+    phases = len({run.settings["phases"] for run in runs}) > 1
+    labels = [
+        run.label(budgets) + (f", {run.settings['phases']} phases" if phases else "")
+        for run, *_ in groups
+    ]
+    made = []
+    for label, members in zip(labels, groups, strict=True):
+        alike = [other[0] for other, its in zip(groups, labels, strict=True) if its == label]
+        made.append(Group(label + difference(members[0], alike), members))
+    return made
+
+
+def difference(run: RunRecord, others: Sequence[RunRecord]) -> str:
+    """Settings that distinguish a run from others with its label, and whether it is unfinished."""
+    said = ""
+    for name, value in run.decisive.items():
+        if name != "stream" and len({str(other.decisive.get(name)) for other in others}) > 1:
+            said += f", {name} {plain(value)}"
+    return said + ("" if run.result else f", unfinished after {len(run.phases)}")
+
+
+def quality_grids(groups: Sequence[Group]) -> list[dict[str, Group]]:
+    """Finished groups that differ only in quality, by quality; at least three make a grid."""
+    grids: dict[str, dict[str, Group]] = {}
+    for group in groups:
+        run = group.first
+        if run.result and run.quality:
+            same = {k: v for k, v in run.decisive.items() if k != "memory.quality"}
+            key = json.dumps(same, sort_keys=True, default=str)
+            grids.setdefault(key, {}).setdefault(run.quality, group)
+    large = [grid for grid in grids.values() if len(grid) > 2]
+    return [{name: grid[name] for name in sorted(grid, key=quality_order)} for grid in large]

@@ -1,24 +1,32 @@
 """Tables of runs: what was run, results, budgets and detection."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.text import learned
 from mrdc.memory.file import MemoryFile
-from mrdc.report.figures import Table
-from mrdc.report.groups import Group, group_by_seed, with_spread
-from mrdc.report.parts import Grid, Part, Section
-from mrdc.report.runs import Json, RunRecord
-from mrdc.training.results import PhaseResult
+from mrdc.report.figures import Grid, Part, Section
+from mrdc.report.runs import Group, Json, RunRecord, by_seed, with_spread
 
 HELD_OUT = "no test images of their own; accuracy is on training images that were set aside"
 CLASSES = "Averaged: mean over all phases. Forgetting: earlier tasks now minus their best."
 PSEUDO_LABELS = "Pseudo labels; compared with the true boxes at an IoU of 0.5 where they are known."
+PSEUDO = {  # columns, and where a phase's report has them
+    "labels per image": ("labels_per_image", "pseudo_labels_per_image"),
+    "precision %": ("precision",),
+    "recall %": ("recall",),
+    "AP": ("ap",),
+    "AP of the student": ("student_ap",),
+}
 
 
 def what_was_run(runs: Sequence[RunRecord]) -> Section:
-    grid = Grid(*without_shared(Grid.of([_run(run) for run in runs]).rows))
+    """Settings and state of each run; the caption has those that are the same for all."""
+    columns = list(zip(*Grid.of([_run(run) for run in runs]).rows, strict=True))
+    shared = [column for column in columns[2:] if len(runs) > 1 and len(set(column[1:])) == 1]
+    rows = [list(row) for row in zip(*(c for c in columns if c not in shared), strict=True)]
+    values = ", ".join(f"{head} {value}" for head, value, *_ in shared)
+    grid = Grid(rows, f"All runs: {values}." if values else "")
     notes = [f"{run.path}: {problem}." for run in runs for problem in run.problems]
     for run in runs:
         if run.result is not None:
@@ -52,19 +60,10 @@ def _run(run: RunRecord) -> Json:
     }
 
 
-def without_shared(rows: Table) -> tuple[Table, str]:
-    """A table without columns that are the same for all runs, and a caption with their values."""
-    columns = list(zip(*rows, strict=True))
-    shared = [column for column in columns[2:] if len(rows) > 2 and len(set(column[1:])) == 1]
-    kept = [list(row) for row in zip(*(c for c in columns if c not in shared), strict=True)]
-    values = ", ".join(f"{head} {value}" for head, value, *_ in shared)
-    return kept, f"All runs: {values}." if values else ""
-
-
 def compared(runs: Sequence[RunRecord]) -> Section:
     """Means with deviations over seeds, next to the paper's numbers."""
     section = Section("table", "Results")
-    groups = group_by_seed(runs)
+    groups = by_seed(runs)
     for detects, caption in ((False, CLASSES), (True, "After the last phase.")):
         rows = [_result(group) for group in groups if group.first.detects == detects]
         section.parts += [Grid.of(rows, caption)] if rows else []
@@ -75,47 +74,41 @@ def compared(runs: Sequence[RunRecord]) -> Section:
 
 def _result(group: Group) -> Json:
     found: Json = {"run": group.label, "data": group.first.data, "seeds": len(group.runs)}
+    papers = {run.result.paper if run.result else None for run in group.runs}
+    number = papers.pop()
+    paper = "" if papers or number is None else f"{number:.2f}"  # if all runs have the same
     if group.first.detects:
-        found["AP"] = group.text(lambda run: run.last.ap)
-        found["the paper"] = published(group)
+        found |= {"AP": group.text(lambda run: run.last.ap), "the paper": paper}
         found["AP50"] = group.text(lambda run: run.last.ap50)
         found["AP75"] = group.text(lambda run: run.last.ap75)
     else:
-        found["averaged %"] = group.text(lambda run: run.average)
-        found["the paper %"] = published(group)
+        found |= {"averaged %": group.text(lambda run: run.average), "the paper %": paper}
         found["last %"] = group.text(lambda run: run.accuracy[-1])
         results = [run.result for run in group.runs if run.result]
         found["forgetting"] = with_spread([result.average_forgetting for result in results])
     return found | {"images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}"}
 
 
-def published(group: Group) -> str:
-    """The paper's number, if all runs have the same."""
-    found = {run.result.paper if run.result else None for run in group.runs}
-    number = found.pop()
-    return "" if found or number is None else f"{number:.2f}"
-
-
 def budgets(runs: Sequence[RunRecord]) -> Section:
     """Each budget three ways: bytes, originals, images held; means over seeds."""
-    rows = [_budget(group) for group in group_by_seed(runs) if group.first.replays]
+    rows = []
+    for group in [group for group in by_seed(runs) if group.first.replays]:
+        allowed = group.mean(lambda run: run.last.memory.budget_bytes)
+        added = group.mean(lambda run: run.last.memory.parameter_bytes or 0)
+        file = memory_file(group.first)
+        original = file.meta["budget"]["original_bytes"] if file else None
+        rows.append(
+            {
+                "run": group.label,
+                "bytes allowed": f"{allowed:,.0f}",
+                "bytes used": f"{group.mean(lambda run: run.last.memory.bytes):,.0f}",
+                "in originals": f"{allowed / original:,.1f}" if original else "",
+                "images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}",
+                "parameters added, bytes": f"{added:,.0f}" if added else "",
+            }
+        )
     caption = "After the last phase; means over seeds."
     return Section("budget", "The budget, three ways", [Grid.of(rows, caption)] if rows else [])
-
-
-def _budget(group: Group) -> Json:
-    allowed = group.mean(lambda run: run.last.memory.budget_bytes)
-    added = group.mean(lambda run: run.last.memory.parameter_bytes or 0)
-    file = memory_file(group.first)
-    original = file.meta["budget"]["original_bytes"] if file else None
-    return {
-        "run": group.label,
-        "bytes allowed": f"{allowed:,.0f}",
-        "bytes used": f"{group.mean(lambda run: run.last.memory.bytes):,.0f}",
-        "in originals": f"{allowed / original:,.1f}" if original else "",
-        "images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}",
-        "parameters added, bytes": f"{added:,.0f}" if added else "",
-    }
 
 
 def memory_file(run: RunRecord) -> MemoryFile | None:
@@ -129,37 +122,22 @@ def memory_file(run: RunRecord) -> MemoryFile | None:
 
 def detection(runs: Sequence[RunRecord]) -> Section:
     """AP by class, quality of the pseudo labels, and warnings; means over seeds."""
-    groups = [group for group in group_by_seed(runs) if group.first.detects]
     scores: list[Json] = []
     labels: list[Json] = []
     warnings: list[Part] = []
-    for group in groups:
+    for group in [group for group in by_seed(runs) if group.first.detects]:
         classes = [run.last.by_class or {} for run in group.runs]
-        scores.append({"run": group.label, **averaged(classes)})
+        names = dict.fromkeys(name for by_class in classes for name in by_class)
+        means = {name: with_spread([by_class.get(name) for by_class in classes]) for name in names}
+        scores.append({"run": group.label, **means})
         for phases in zip(*(run.phases for run in group.runs), strict=False):
-            where = {"run": group.label, "phase": phases[0].phase}
-            found = averaged([pseudo_labels(phase) for phase in phases])
-            labels += [where | found] if found["labels per image"] else []
+            row: Json = {"run": group.label, "phase": phases[0].phase}
+            for head, keys in PSEUDO.items():
+                known = [phase.report | {"ap": phase.ap} for phase in phases]
+                row[head] = with_spread([next((r[k] for k in keys if k in r), None) for r in known])
+            labels += [row] if row["labels per image"] else []
             told = dict.fromkeys(phase.report.get("warning") for phase in phases)
-            warnings += [f"{group.label}, phase {where['phase']}: {text}." for text in told if text]
+            warnings += [f"{group.label}, phase {row['phase']}: {text}." for text in told if text]
     parts: list[Part] = [Grid.of(scores, "AP by class after the last phase.")] if scores else []
     parts += [Grid.of(labels, PSEUDO_LABELS)] if labels else []
     return Section("detection", "Detection", [*parts, *warnings])
-
-
-def averaged(seeds: Sequence[dict[str, Any]]) -> Json:
-    """Means and spreads of values by name."""
-    names = dict.fromkeys(name for values in seeds for name in values)
-    return {name: with_spread([values.get(name) for values in seeds]) for name in names}
-
-
-def pseudo_labels(phase: PhaseResult) -> Json:
-    """Number, precision and recall of the pseudo labels, and AP of teacher and student."""
-    report = phase.report
-    return {
-        "labels per image": report.get("labels_per_image", report.get("pseudo_labels_per_image")),
-        "precision %": report.get("precision"),
-        "recall %": report.get("recall"),
-        "AP": phase.ap,
-        "AP of the student": report.get("student_ap"),
-    }

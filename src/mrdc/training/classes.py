@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ from mrdc.data.stream import Stream
 from mrdc.methods.base import Method, names_first_phase
 from mrdc.methods.lesson import Lesson, Loss, Substitutes
 from mrdc.nn.branches import with_body
-from mrdc.nn.checkpoint import HEADS, WIDTHS, Architecture, Checkpoint
+from mrdc.nn.checkpoint import BUILT_IN, HEADS, WIDTHS, Architecture, Checkpoint, digest
 from mrdc.nn.embed import Embedder, embed, network_embedder, pick_device
 from mrdc.nn.net import Maps, Net, compiled
 from mrdc.nn.settings import TrainSettings
@@ -104,39 +105,34 @@ def learn_classes(
 def make_architecture(
     settings: LearnSettings, method: Method, network: nn.Module | None = None
 ) -> Architecture:
-    """The network that settings and method ask for.
-
-    Raises:
-        UsageError: an unknown network.
-    """
-    needs, size = method.needs, settings.size or 224
-    HEADS.setdefault(needs.head.__name__, needs.head)
-    stem = settings.stem
+    """The network that settings and method ask for; registers the head of the method."""
+    needs, size, stem = method.needs, settings.size or 224, settings.stem
+    head = needs.head.__name__
+    if head in BUILT_IN and needs.head is not HEADS[head]:
+        raise UsageError(
+            f"head {needs.head.__module__}.{head} has the name of a built-in head: rename the class"
+        )
+    HEADS[head] = needs.head
     if stem == "auto":
         stem = "3x3" if needs.variant == "pod" or size <= 64 else "7x7"
     width = 0 if network is not None else lookup(WIDTHS, settings.network, "network")
     module = "" if network is None else type(network).__name__
-    return Architecture(needs.variant, needs.head.__name__, width, stem, size, module=module)
+    return Architecture(needs.variant, head, width, stem, size, module=module)
 
 
 def extra_bytes(made: Architecture, method: Method, network: nn.Module | None = None) -> int:
-    """Bytes of the parameters that a method adds to the network after the first phase.
-
-    Raises:
-        UsageError: a method that cannot use this network.
-    """
+    """Bytes of the parameters that a method adds to the network after the first phase."""
     body = method.needs.body
     if body == "plain":
         return 0
+    bodies: tuple[nn.Module, nn.Module]
     if network is not None:
-        more = with_body(made.build(network).backbone, body)  # type: ignore[arg-type]
-        return sum(p.nbytes for p in more.parameters()) - sum(
-            p.nbytes for p in network.parameters()
-        )
-    with torch.device("meta"):
-        bodies = (replace(made, body=body).build(), made.build())
-    sizes = [sum(p.nbytes for p in net.parameters()) for net in bodies]
-    return sizes[0] - sizes[1]
+        bodies = with_body(made.build(network).backbone, body), network  # type: ignore[arg-type]
+    else:
+        with torch.device("meta"):
+            bodies = replace(made, body=body).build(), made.build()
+    more, fewer = (sum(p.nbytes for p in net.parameters()) for net in bodies)
+    return more - fewer
 
 
 def make_exemplars(
@@ -201,9 +197,8 @@ class ClassLearner(Learner):
 
     def preview(self, substitutes: Substitutes | None = None) -> Examples:
         assert self.exemplars is not None
-        session = self.session
-        held = self.exemplars.preview(session.phase, self.embedder, session.clock, substitutes)
-        return held.examples()
+        phase, clock = self.session.phase, self.session.clock
+        return self.exemplars.preview(phase, self.embedder, clock, substitutes).examples()
 
     def fit(
         self,
@@ -216,15 +211,15 @@ class ClassLearner(Learner):
         **options: Any,
     ) -> None:
         """`fit` with the device, precision, seeds and events of the run."""
-        settings, stage = self.settings, self.stages
+        stage = self.stages
         self.stages += 1
         with self.session.clock.part("decode"):
             feed = open_feed(
                 examples,
                 self.architecture.size,
                 self.device,
-                settings.resident,
-                settings.threads,
+                self.settings.resident,
+                self.settings.threads,
                 self.model.compiled is not None,
                 companions,
             )
@@ -236,7 +231,7 @@ class ClassLearner(Learner):
         with self.session.clock.part("train"):
             fit(
                 self.model,
-                loss or self._loss,
+                loss or partial(self.method.loss, self.model, self.teacher),
                 feed,
                 training,
                 seed=self.seed(f"loader {self.session.phase} {stage}"),
@@ -251,9 +246,6 @@ class ClassLearner(Learner):
                 f"phase {self.session.phase} ended with features that are not finite: lower "
                 f"--train.lr (now {training.lr:g}) and use another --out"
             )
-
-    def _loss(self, *batch: Tensor) -> Tensor:
-        return self.method.loss(self.model, self.teacher, *batch)
 
     @property
     def embedder(self) -> Embedder:
@@ -270,7 +262,11 @@ class ClassLearner(Learner):
         fresh = from_images(self.stream.fresh(phase), labels.start)
         held = Examples() if self.exemplars is None else self.exemplars.memory.examples()
         if phase:
-            self._update_teacher()
+            frozen = self.model.frozen()
+            if self.teacher is not None and self.teacher.body == frozen.body:
+                self.teacher.become(frozen)  # so that code compiled for it stays valid
+            else:
+                self.teacher = frozen
         lesson = self.lesson = Lesson(
             phase=phase,
             old=labels.start,
@@ -293,25 +289,12 @@ class ClassLearner(Learner):
         self.model = lesson.model
         return {"classes": lesson.new, "train_images": len(lesson.train)}
 
-    def _update_teacher(self) -> None:
-        """Freeze the network; code compiled for the last teacher stays valid if it can."""
-        frozen = self.model.frozen()
-        if self.teacher is not None and self.teacher.body == frozen.body:
-            self.teacher.become(frozen)
-        else:
-            self.teacher = frozen
-
     def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
         lesson = self.lesson
         assert lesson is not None
+        examples, training, companions = lesson.train, lesson.training, lesson.companions
         with self._compiled(lesson):
-            self.fit(
-                lesson.train,
-                lesson.training,
-                companions=lesson.companions,
-                resume=resume,
-                on_epoch=on_epoch,
-            )
+            self.fit(examples, training, companions=companions, resume=resume, on_epoch=on_epoch)
 
     def finish(self) -> None:
         lesson, session = self.lesson, self.session
@@ -337,9 +320,10 @@ class ClassLearner(Learner):
     @contextmanager
     def _compiled(self, lesson: Lesson) -> Iterator[None]:
         """Compile the main stage of a long run on a GPU, once per network."""
-        wanted = self.settings.compile == "yes" or (
-            self.settings.compile == "auto" and self._most_images() > WORTH_COMPILING
-        )
+        counts = [len(photos) for photos in self.stream.train.photos]
+        most = sum(sum(counts[: labels.stop]) for labels in self.stream.phases)  # a full memory
+        long = self.settings.train.epochs * most > WORTH_COMPILING
+        wanted = self.settings.compile == "yes" or (self.settings.compile == "auto" and long)
         nets = [net for net in (self.model, lesson.teacher) if net is not None]
         size = lesson.training.batch_size
         together = size + (lesson.companions.count if lesson.companions else 0)
@@ -352,12 +336,6 @@ class ClassLearner(Learner):
         finally:
             for net in nets:
                 net.compiled = None
-
-    def _most_images(self) -> int:
-        """Images to train on if the memory held everything."""
-        counts = [len(photos) for photos in self.stream.train.photos]
-        seen = (sum(counts[: labels.stop]) for labels in self.stream.phases)
-        return self.settings.train.epochs * sum(seen)
 
     # Checkpoints
 
@@ -373,8 +351,8 @@ class ClassLearner(Learner):
         )
 
     def restore(self, phase: int, checkpoint: Checkpoint) -> None:
-        self.model = checkpoint.network(self.network).to(self.device)
-        self.model = self.model.to(memory_format=torch.channels_last)
+        net = checkpoint.network(self.network).to(self.device)
+        self.model = net.to(memory_format=torch.channels_last)
         self._load_method(checkpoint)
         for earlier in range(phase + 1):
             self._add_tests(earlier)
@@ -395,12 +373,13 @@ class ClassLearner(Learner):
         """Hash of everything the first network depends on; None if the method does not say."""
         if not names_first_phase(self.method):
             return None
-        first = from_images(self.stream.fresh(0))
+        first, net = from_images(self.stream.fresh(0)), self.network
+        weights = None if net is None else (repr(net), digest(net.state_dict()))
         parts = (
             content_digest(first.photos, self.settings.threads),
             first.labels,
             asdict(self.architecture),
-            "" if self.network is None else weights_digest(self.network),
+            weights,
             asdict(self.settings.train),
             self.settings.seed,
             self.method.first_phase,
@@ -419,22 +398,3 @@ def content_digest(photos: tuple[Photo, ...], threads: int | None) -> str:
         for _, one in ordered(pool, Photo.digest, photos):
             found.update(one)
     return found.hexdigest()
-
-
-def weights_digest(network: nn.Module) -> str:
-    """SHA-256 of a network's structure and weights."""
-    found = hashlib.sha256(repr(network).encode())
-    for name, value in network.state_dict().items():
-        found.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
-
-
-def check_network(settings: LearnSettings, method: Method) -> None:
-    """Refuse an unknown network.
-
-    Raises:
-        UsageError: it is not in the list.
-    """
-    if settings.size is not None and settings.size < 16:
-        raise UsageError(f"--size must be 16 or more, got {settings.size}")
-    make_architecture(settings, method)

@@ -18,10 +18,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy in percent: over all classes, by task, and of the plain head.
 
-    Args:
-        predict: scores to compare between classes, from the network's output.
-        views: images and labels, on the device of the network.
-        tasks: classes of each task; together they are all classes.
+    Views are images and labels on the device of the network; tasks are the classes of each.
     """
     device, classes = model.mean.device, model.classes
     right = {name: torch.zeros(classes, device=device) for name in ("method", "head")}
@@ -34,8 +31,7 @@ def evaluate(
             count += torch.bincount(labels, minlength=classes)
             for name, scores in (("method", predict(out)), ("head", out.scores)):
                 answers = scores.argmax(1)
-                hits = labels[answers == labels]
-                right[name] += torch.bincount(hits, minlength=classes)
+                right[name] += torch.bincount(labels[answers == labels], minlength=classes)
                 if name == "method":
                     both = task[labels] * len(tasks) + task[answers]
                     pairs += torch.bincount(both, minlength=len(pairs))

@@ -13,7 +13,6 @@ from mrdc._utils.clock import Clock
 from mrdc._utils.errors import BudgetError, UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
-from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
 from mrdc.memory.budget import Budget, parse_budget
@@ -39,17 +38,7 @@ def keep_order(ids: list[str], ranking: list[int], label: int) -> list[int]:
 
 
 class Exemplars:
-    """Fills the memory of a run, phase by phase.
-
-    Args:
-        arrange: the method's say in the order of a class.
-        charge: bytes of the budget that are not for images.
-
-    Attributes:
-        memory: all images held.
-        found: the last search.
-        features: of the original images of the last phase, by class.
-    """
+    """Fills the memory of a run, phase by phase; `charge` bytes of it are not for images."""
 
     def __init__(
         self,
@@ -71,7 +60,7 @@ class Exemplars:
         self.memory = self._empty()
         self.found = Found([], None, None, [])
         self.searched: int | None = None  # the phase of `found`
-        self.features: list[Tensor] = []
+        self.features: list[Tensor] = []  # of the original images of the last phase, by class
 
     @property
     def quality(self) -> int | None:
@@ -92,70 +81,44 @@ class Exemplars:
         self.chosen = self.settings.quality != "dynamic"
 
     def store(
-        self,
-        phase: int,
-        embedder: Embedder,
-        clock: Clock,
-        substitutes: Substitutes | None = None,
+        self, phase: int, embedder: Embedder, clock: Clock, substitutes: Substitutes | None = None
     ) -> None:
-        """Search, choose a quality if it is not fixed, and add the classes of the phase.
-
-        Raises:
-            BudgetError: nothing that passes fits.
-        """
-        pool = self._pool(phase, embedder, clock)
+        """Search, choose a quality if it is not fixed, and add the classes of the phase."""
         fresh = self.searched != phase
-        if fresh:
-            self._search(phase, pool, clock)
-        with clock.part("encode"):
-            self._fill(self.memory, phase, pool, substitutes, ranked=fresh)
+        self._fill(self.memory, phase, embedder, clock, substitutes, searching=fresh)
         self.found = replace(self.found, memory=None)
 
     def preview(
-        self,
-        phase: int,
-        embedder: Embedder,
-        clock: Clock,
-        substitutes: Substitutes | None = None,
+        self, phase: int, embedder: Embedder, clock: Clock, substitutes: Substitutes | None = None
     ) -> ReplayMemory:
         """A memory of the classes of the phase alone, as they would be stored now."""
-        pool = self._pool(phase, embedder, clock)
-        fresh = not self.chosen
-        if fresh:
-            self._search(phase, pool, clock)
         scratch = self._empty()
         scratch.budget = self._share(phase)
-        with clock.part("encode"):
-            self._fill(scratch, phase, pool, substitutes, ranked=fresh)
+        self._fill(scratch, phase, embedder, clock, substitutes, searching=not self.chosen)
         return scratch
 
     def _pool(self, phase: int, embedder: Embedder, clock: Clock) -> Pool:
         """The images of the phase, with their features under the current network."""
-        images = self.stream.fresh(phase)
+        images, start = self.stream.fresh(phase), self.stream.phases[phase].start
 
         def features(photos: Sequence[Photo], stage: str = "") -> Tensor:
             return embed(photos, embedder, threads=self.threads)[0]
 
+        def arranged(rankings: Sequence[Ranking]) -> list[Ranking]:
+            """Rankings as the method wants them."""
+            order, pairs = [], zip(images.photos, rankings, strict=True)
+            for label, (photos, ranking) in enumerate(pairs, start):
+                names = [photo.id for photo in photos]
+                order.append(np.array(self.arrange(names, ranking.tolist(), label), np.intp))
+            return order
+
+        def ranked(rows: Sequence[Tensor]) -> list[Ranking]:
+            return rank(self.select, rows, self.seed)
+
         with clock.part("select"):
             rows = features(images.all_photos)
-            self.features = list(torch.split(rows, [len(photos) for photos in images.photos]))
-            return Pool(
-                images,
-                self.features,
-                features,
-                lambda rows: rank(self.select, rows, self.seed),
-                partial(self._arranged, phase, images),
-                threads=self.threads,
-            )
-
-    def _arranged(self, phase: int, images: ImageSet, rankings: Sequence[Ranking]) -> list[Ranking]:
-        """Rankings as the method wants them."""
-        start = self.stream.phases[phase].start
-        arranged = []
-        for label, (photos, ranking) in enumerate(zip(images.photos, rankings, strict=True), start):
-            order = self.arrange([photo.id for photo in photos], ranking.tolist(), label)
-            arranged.append(np.array(order, np.intp))
-        return arranged
+        self.features = list(torch.split(rows, [len(photos) for photos in images.photos]))
+        return Pool(images, self.features, features, ranked, arranged, threads=self.threads)
 
     def _share(self, phase: int) -> Budget:
         """The budget of the classes of a phase."""
@@ -170,49 +133,52 @@ class Exemplars:
             keep = self.pair if self.chosen else None
             self.found = search(pool, self._share(phase), self.settings, keep=keep)
             self.searched = phase
-            if self.chosen:
-                return
-            if self.found.chosen is None:
-                tried = ", ".join(f"{c} ({c.verdict})" for c in self.found.candidates)
-                raise BudgetError(
-                    f"no quality passes and originals do not fit: {tried}; raise --memory.budget"
-                )
             best = self.found.chosen
-            self.pair = CODECS.find(best.codec), best.quality
-            self.chosen = self.settings.quality == "auto"
+        if self.chosen:
+            return
+        if best is None:
+            tried = ", ".join(f"{c} ({c.verdict})" for c in self.found.candidates)
+            raise BudgetError(
+                f"no quality passes and originals do not fit: {tried}; raise --memory.budget"
+            )
+        self.pair = CODECS.find(best.codec), best.quality
+        self.chosen = self.settings.quality == "auto"
 
     def _fill(
         self,
         memory: ReplayMemory,
         phase: int,
-        pool: Pool,
+        embedder: Embedder,
+        clock: Clock,
         substitutes: Substitutes | None,
-        ranked: bool,
+        searching: bool,
     ) -> None:
         """Add the classes of a phase; images that the search has encoded are not encoded again.
 
-        Args:
-            ranked: whether the search has just ranked these images, with the same network.
+        Only a search made just now has ranked these images with the same network.
         """
+        pool = self._pool(phase, embedder, clock)
+        if searching:
+            self._search(phase, pool, clock)
         made = self.found.memory
-        reusable = made is not None and (made.codec, made.quality) == self.pair
-        if ranked and reusable:
+        if made is not None and (made.codec, made.quality) != self.pair:
+            made = None
+        with clock.part("encode"):
             rankings = self.found.rankings
-        else:
-            rankings = compress_all(pool, self.settings, self.pair, pool.rankings()).rankings
-        memory.codec, memory.quality = self.pair
-        start = self.stream.phases[phase].start
-        images: dict[int, list[Photo | Encoded]] = {}
-        for place, (photos, order) in enumerate(zip(pool.images.photos, rankings, strict=True)):
-            chosen = [photos[index] for index in order]
-            if substitutes is not None:
-                images[start + place] = self._substituted(start + place, chosen, substitutes)
-                continue
-            known: dict[str, Encoded] = {}
-            if made is not None and reusable:
-                known = {image.source: image for image in made.encoded_images(place)}
-            images[start + place] = [known.get(photo.id, photo) for photo in chosen]
-        memory.add(images, threads=self.threads)
+            if made is None or not searching:
+                rankings = compress_all(pool, self.settings, self.pair, pool.rankings())[0]
+            memory.codec, memory.quality = self.pair
+            start = self.stream.phases[phase].start
+            images: dict[int, list[Photo | Encoded]] = {}
+            for place, (photos, order) in enumerate(zip(pool.images.photos, rankings, strict=True)):
+                chosen = [photos[index] for index in order]
+                if substitutes is not None:
+                    images[start + place] = self._substituted(start + place, chosen, substitutes)
+                    continue
+                encoded = [] if made is None else made.encoded_images(place)
+                known = {image.source: image for image in encoded}
+                images[start + place] = [known.get(photo.id, photo) for photo in chosen]
+            memory.add(images, threads=self.threads)
 
     def _substituted(
         self, label: int, photos: Sequence[Photo], substitutes: Substitutes
@@ -220,24 +186,19 @@ class Exemplars:
         """The photos that have other pixels, with these; among originals they become files."""
 
         def load(name: str) -> bytes | Pixels:
-            pixels = substitutes[label, name]
-            plain = self.pair[0].name == ORIGINAL
+            pixels, plain = substitutes[label, name], self.pair[0].name == ORIGINAL
             return CODECS["jpeg"].encode(pixels, FILE_QUALITY) if plain else pixels
 
         known = [photo.id for photo in photos if (label, photo.id) in substitutes]
         return [Photo(name, partial(load, name)) for name in known]
 
     def check(self) -> None:
-        """Refuse, before any training, a budget too small for one image of every class.
-
-        Raises:
-            BudgetError: with the bytes it would take.
-        """
+        """Refuse, before any training, a budget too small for one image of every class."""
         budget = self.settings.budget
-        searching = self.settings.quality in ("auto", "dynamic")
         probe = self._empty()
         probe.budget = UNLIMITED
-        probe.codec, probe.quality = self._lowest() if searching else self.pair
+        if self.settings.quality in ("auto", "dynamic"):
+            probe.codec, probe.quality = search_space(self.settings, originals=True)[-1]
         firsts = {label: photos[:1] for label, photos in enumerate(self.stream.train.photos)}
         probe.add(firsts, threads=self.threads)
         total = self.budget.total_bytes(len(self.stream.classes))
@@ -252,9 +213,6 @@ class Exemplars:
         except BudgetError as error:
             raise BudgetError(f"--memory.budget {budget}: {error}") from None
 
-    def _lowest(self) -> Pair:
-        return search_space(self.settings, originals=True)[-1]
-
     def _empty(self) -> ReplayMemory:
         return ReplayMemory(
             self.budget,
@@ -268,15 +226,11 @@ class Exemplars:
         held = self.memory
         size = MemorySummary(held.nbytes, held.budget_bytes, len(held), parameter_bytes or None)
         candidates = [candidate.to_json() for candidate in self.found.candidates]
-        return {"quality": self.quality, "memory": size, "candidates": candidates}
+        return {"quality": self.pair[1], "memory": size, "candidates": candidates}
 
 
 def fixed_quality(memory: MemorySettings) -> Pair:
-    """Codec and quality that the settings fix; originals until a search has chosen.
-
-    Raises:
-        UsageError: an invalid codec, selector or quality.
-    """
+    """Codec and quality that the settings fix; originals until a search has chosen."""
     codecs = [CODECS.find(name) for name in memory.codec]
     usual_selector(memory.select, scenes=False)
     for codec in codecs:

@@ -31,10 +31,7 @@ class Feed(Protocol):
     def __len__(self) -> int: ...
 
     def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
-        """Shuffled, cropped and mirrored batches (n, 3, size, size) from 0 to 255, and labels.
-
-        The images of companions, and their numbers, follow.
-        """
+        """Shuffled crops (n, 3, size, size) from 0 to 255, labels, and companions if any."""
         ...
 
 
@@ -54,10 +51,9 @@ def chosen(
     companions: Companions | None, batches: list[Places], rng: np.random.Generator
 ) -> tuple[list[Places], list[Places]]:
     """Companions of each batch and their numbers; empty without companions."""
-    pairs = [
-        companions.choose(batch, rng) if companions else (batch[:0], batch[:0]) for batch in batches
-    ]
-    return [places for places, _ in pairs], [told for _, told in pairs]
+    none = (np.empty(0, np.intp),) * 2
+    pairs = [companions.choose(batch, rng) if companions else none for batch in batches]
+    return [places for places, _ in pairs], [numbers for _, numbers in pairs]
 
 
 @dataclass
@@ -93,15 +89,12 @@ class HostFeed:
             [*((i, True) for i in batch.tolist()), *((i, cropped) for i in more.tolist())]
             for batch, more in zip(batches, companions, strict=True)
         ]
-        labels = torch.tensor(self.labels)
-        made = grouped(view, jobs, self.threads)
+        labels, made = torch.tensor(self.labels), grouped(view, jobs, self.threads)
         for batch, numbers, views in zip(batches, told, made, strict=True):
-            images = views.to(self.device)
-            x, y = images[: len(batch)], labels[batch].to(self.device)
-            if self.companions is None:
-                yield x, y
-            else:
-                yield x, y, images[len(batch) :], torch.from_numpy(numbers).to(self.device)
+            sizes = [len(batch), len(views) - len(batch)]
+            x, more = torch.split(views.to(self.device), sizes)
+            y, which = (v.to(self.device) for v in (labels[batch], torch.from_numpy(numbers)))
+            yield (x, y) if self.companions is None else (x, y, more, which)
 
 
 @dataclass
@@ -166,9 +159,12 @@ class GpuFeed:
         companions, told = chosen(self.companions, batches, rng)
         others = crops
         if self.companions is not None and not self.companions.cropped:
-            centres = centre_crops(height, width, self.size)
-            others = self._send(np.stack(centres).astype(np.float32))
-        sent = (self._sent(groups) for groups in (batches, companions, told))
+            centres = np.stack(centre_crops(height, width, self.size))
+            others = self._send(centres.astype(np.float32))
+        sent = (  # each in one transfer
+            torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
+            for groups in (batches, companions, told)
+        )
         for index, more, numbers in zip(*sent, strict=True):
             x, y = self._views(crops, index, batch_size), self.labels[index]
             if self.companions is None:
@@ -181,14 +177,10 @@ class GpuFeed:
         views = []
         for part in torch.split(index, batch_size):
             images = self.images.index_select(0, part).permute(0, 2, 1, 3)
-            full = len(part) == batch_size
-            crop = compiled_crop() if self.compiled and full else crop_batch
+            compiled = self.compiled and len(part) == batch_size
+            crop = compiled_crop() if compiled else crop_batch
             views.append(crop(images, crops[:, part], self.size))
         return views[0] if len(views) == 1 else torch.cat(views)
-
-    def _sent(self, groups: list[Places]) -> tuple[Tensor, ...]:
-        """Send groups of indices to the device in one transfer."""
-        return torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
 
     def _send(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values).to(self.images.device)
@@ -274,12 +266,9 @@ class Views:
         self._parts: list[list[tuple[Tensor, Tensor]] | Examples] = []
 
     def add(self, examples: Examples) -> None:
-        """Append examples."""
         room = SHARE * free_memory(self.device)
-        if self.resident == "stream" or 3 * self.size**2 * len(examples) > room:
-            self._parts.append(examples)
-        else:
-            self._parts.append(list(self._make(examples)))
+        large = self.resident == "stream" or 3 * self.size**2 * len(examples) > room
+        self._parts.append(examples if large else list(self._make(examples)))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Uint8 batches and labels, on the device."""

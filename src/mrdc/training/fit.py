@@ -40,8 +40,7 @@ def learning_rate(training: TrainSettings, epoch: int) -> float:
     """Learning rate of an epoch, counted from 0."""
     if training.schedule == "cosine":
         return 0.5 * training.lr * (1 + math.cos(math.pi * epoch / training.epochs))
-    drops = (max(1, round(part * training.epochs)) for part in training.milestones)
-    passed = sum(epoch >= drop for drop in drops)
+    passed = sum(epoch >= max(1, round(part * training.epochs)) for part in training.milestones)
     return training.lr * training.gamma**passed
 
 
@@ -67,10 +66,8 @@ def fit(
         parameters: parameters to train; by default all that require gradients.
         norm: mode of the batch norms; nothing else sets it.
         clamp: bound on every element of the gradients.
-        resume: where an interrupted call stopped.
         rate: learning rate of an epoch; by default the schedule of the training.
         graph: whether steps on a GPU may be recorded.
-        on_epoch: called after every epoch, with its measurements and where to resume.
     """
     able = [p for p in model.parameters() if p.requires_grad]
     chosen = {id(p) for p in (able if parameters is None else parameters)}
@@ -93,8 +90,7 @@ def fit(
                 total += step(images, labels, *more) * len(labels)
         mean = float(total) / len(feed)  # the one wait for the device
         epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
-        stop = Stop(number + 1, step.momentum())
-        on_epoch(epoch, stop)
+        on_epoch(epoch, Stop(number + 1, step.momentum()))
 
 
 def jitter(images: Tensor, strength: float, rng: np.random.Generator) -> Tensor:

@@ -43,45 +43,24 @@ class Session:
         return time.perf_counter() - self.start + self.elapsed
 
     def on_epoch(self, epoch: Epoch, epochs: int, stage: int, lr: float) -> None:
-        """Count and report an epoch.
-
-        Raises:
-            TrainingError: the loss is not finite.
-        """
+        """Count and report an epoch."""
         if not math.isfinite(epoch.loss):
             raise TrainingError(
                 f"the loss is {epoch.loss} in phase {self.phase}, epoch {epoch.number + 1}: lower "
                 f"--train.lr (now {lr:g}) and use another --out"
             )
         self.trained += epoch.images
-        fields = {
-            "phase": self.phase,
-            "stage": stage,
-            "epoch": epoch.number + 1,
-            "epochs": epochs,
-            "loss": epoch.loss,
-            "images_per_second": epoch.images / max(epoch.seconds, 1e-9),
-        }
-        self.keeper.event("epoch", fields)
-
-    def take_over(self, seconds: float) -> None:
-        """Count work done by another run, beyond the time waited for it."""
-        self.elapsed += max(0.0, seconds)
-        self.clock.add({"taken_over": max(0.0, seconds)})
+        place = {"phase": self.phase, "stage": stage, "epoch": epoch.number + 1, "epochs": epochs}
+        speed = epoch.images / max(epoch.seconds, 1e-9)
+        self.keeper.event("epoch", place | {"loss": epoch.loss, "images_per_second": speed})
 
 
 class Learner(ABC):
-    """What learns: a classifier or a detector.
+    """What learns: a classifier or a detector."""
 
-    Attributes:
-        phases: number of phases in the stream.
-        exemplars: the memory, if there is one.
-        parameter_bytes: bytes of parameters that the method adds.
-    """
-
-    phases: int
+    phases: int  # in the stream
     exemplars: Exemplars | None = None
-    parameter_bytes: int = 0
+    parameter_bytes: int = 0  # of parameters that the method adds
 
     @abstractmethod
     def restore(self, phase: int, checkpoint: Checkpoint) -> None:
@@ -115,9 +94,9 @@ class Learner(ABC):
         """Identifies everything the network of phase 0 depends on; None to share nothing."""
         return None
 
+    @abstractmethod
     def load_first_phase(self, checkpoint: Checkpoint) -> None:
         """Load a first phase that another run has trained."""
-        raise NotImplementedError
 
 
 class Phases:
@@ -150,8 +129,7 @@ class Phases:
     def _learn(self, phase: int) -> None:
         learner, exemplars = self.learner, self.learner.exemplars
         session = self.session = Session(phase, self.keeper)
-        self.first_phase = {}
-        clock = session.clock
+        self.first_phase, clock = {}, session.clock
         with clock.part("prepare"):
             fields = learner.start(session)
         self.keeper.event("phase_start", {"phase": phase, **fields})
@@ -176,7 +154,7 @@ class Phases:
         self.results.append(result)
         self.keeper.event("phase", result.to_json())  # twice rather than never, if killed here
         memory = None if exemplars is None else exemplars.memory
-        self.keeper.save(Saved(phase, self._with_results(learner.checkpoint()), memory))
+        self.keeper.save(Saved(phase, self._checkpoint(), memory))
 
     def _train(self, phase: int) -> None:
         """The main stage; the first phase may have been trained by another run."""
@@ -191,15 +169,15 @@ class Phases:
                 self.first_phase = found.about
                 session.trained = found.about["first_phase_images"]
                 waited = time.perf_counter() - start
-                session.take_over(found.about["first_phase_seconds"] - waited)
+                seconds = max(0.0, found.about["first_phase_seconds"] - waited)
+                session.elapsed += seconds  # of the other run, beyond the time waited for it
+                session.clock.add({"taken_over": seconds})
                 return
             start = time.perf_counter()
             self._fit(phase)
             seconds = time.perf_counter() - start + session.elapsed
-            self.first_phase = {
-                "first_phase_seconds": seconds,
-                "first_phase_images": session.trained,
-            }
+            self.first_phase = {"first_phase_seconds": seconds}
+            self.first_phase["first_phase_images"] = session.trained
             share(replace(self.learner.checkpoint(), about=self.first_phase))
 
     def _fit(self, phase: int) -> None:
@@ -210,9 +188,9 @@ class Phases:
         session, partial = self.session, self.keeper.load_partial(phase)
         resume = None
         if partial is not None:
-            about = partial.checkpoint.about
+            about, buffers = partial.checkpoint.about, partial.checkpoint.tensors["momentum"]
             self.learner.load_partial(partial.checkpoint)
-            resume = Stop(partial.epoch, partial.momentum)
+            resume = Stop(partial.epoch, [buffers[str(index)] for index in range(len(buffers))])
             session.elapsed, session.trained = about["elapsed"], about["trained"]
             session.clock.add(about["parts"])
             self.keeper.event("resume", {"phase": phase, "epoch": partial.epoch})
@@ -220,8 +198,7 @@ class Phases:
         try:
             self.learner.train(resume, self._keep)
         except KeyboardInterrupt:
-            last = self.last
-            if last is not None:
+            if (last := self.last) is not None:
                 self.keeper.save_partial(lambda: last, now=True)
             raise
         self.last = None
@@ -233,16 +210,14 @@ class Phases:
                 self.keeper.save_partial(lambda: self._partial(stop))
 
     def _partial(self, stop: Stop) -> Partial:
-        checkpoint = self._with_results(self.learner.checkpoint())
-        checkpoint.about |= {
-            "elapsed": self.session.seconds,
-            "parts": dict(self.session.clock.seconds),
-            "trained": self.session.trained,
-        }
+        session, parts = self.session, dict(self.session.clock.seconds)
+        checkpoint = self._checkpoint(elapsed=session.seconds, parts=parts, trained=session.trained)
         checkpoint.tensors["momentum"] = {str(i): m for i, m in enumerate(stop.momentum)}
-        return Partial(self.session.phase, stop.epoch, checkpoint)
+        return Partial(session.phase, stop.epoch, checkpoint)
 
-    def _with_results(self, checkpoint: Checkpoint) -> Checkpoint:
-        checkpoint.about["phase"] = self.session.phase
-        checkpoint.about["results"] = [result.to_json() for result in self.results]
+    def _checkpoint(self, **about: Any) -> Checkpoint:
+        """The state now, with the results so far."""
+        checkpoint = self.learner.checkpoint()
+        results = [result.to_json() for result in self.results]
+        checkpoint.about |= {"phase": self.session.phase, "results": results, **about}
         return checkpoint

@@ -17,17 +17,17 @@ class Record:
     nullable: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
-        found: Json = {}
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
-            if one.metadata.get("private") or (value is None and one.name not in self.nullable):
-                continue
-            found[one.name] = value.to_json() if isinstance(value, Record) else value
-        return found
+        names = [one.name for one in fields(self) if "private" not in one.metadata]  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in names}
+        return {
+            name: value.to_json() if isinstance(value, Record) else value
+            for name, value in values.items()
+            if value is not None or name in self.nullable
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        known = {one.name: one for one in fields(cls)}  # type: ignore[arg-type]
+        known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
         given = {name: value for name, value in values.items() if name in known}
         if "memory" in given:
             given["memory"] = MemorySummary.from_json(given["memory"])
@@ -36,47 +36,33 @@ class Record:
 
 @dataclass(frozen=True)
 class MemorySummary(Record):
-    """Size of the memory after a phase; zeros without a memory.
-
-    Attributes:
-        parameter_bytes: bytes of parameters that the method adds to the network.
-    """
+    """Size of the memory after a phase; zeros without a memory."""
 
     bytes: int = 0
     budget_bytes: int = 0
     items: int = 0
-    parameter_bytes: int | None = None
+    parameter_bytes: int | None = None  # of parameters that the method adds to the network
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseResult(Record):
-    """Measurements after one phase.
-
-    Attributes:
-        accuracy: percent over all classes seen; AP for detectors.
-        quality: quality of the images stored in this phase; None for originals.
-        candidates: the candidates of the search, as in `plan --json`.
-        report: what the method has to say about the phase.
-        parts: seconds by kind of work.
-        tasks: accuracy on the classes of each phase so far.
-        confusion: test images by the task they belong to and the task they were assigned to.
-    """
+    """Measurements after one phase."""
 
     nullable = ("quality",)
 
     phase: int
-    accuracy: float
-    quality: int | None
+    accuracy: float  # percent over all classes seen; AP for detectors
+    quality: int | None  # quality of the images stored in this phase; None for originals
     memory: MemorySummary
     trained_images: int
     seconds: float
-    parts: dict[str, float]
-    candidates: list[Json] = field(default_factory=list)
-    report: Json = field(default_factory=dict)
+    parts: dict[str, float]  # seconds by kind of work
+    candidates: list[Json] = field(default_factory=list)  # of the search, as in `plan --json`
+    report: Json = field(default_factory=dict)  # what the method has to say about the phase
     classes: int | None = None
     head_accuracy: float | None = None
-    tasks: list[float] | None = None
-    confusion: list[list[int]] | None = None
+    tasks: list[float] | None = None  # accuracy on the classes of each phase so far
+    confusion: list[list[int]] | None = None  # test images by true and by assigned task
     ap: float | None = None
     ap50: float | None = None
     ap75: float | None = None
@@ -87,26 +73,15 @@ class PhaseResult(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult(Record):
-    """Result of a run: the last line of its results.jsonl.
-
-    Attributes:
-        accuracy: after each phase, in percent; AP for detectors.
-        quality: quality of the stored images; one per phase if it may change.
-        volume_ratios: R_q of each candidate, by phase and averaged.
-        mean_choice: the quality that R_q averaged over the phases chooses.
-        left_out: candidates and classes without R_q, and why.
-        paper: the number published for these settings.
-        in_training: test images that are also training images.
-        phases: measurements after each phase; not part of the JSON line.
-    """
+    """Result of a run: the last line of its results.jsonl."""
 
     nullable = ("quality", "mean_choice", "paper", "commit", "gpu", "first_phase_seconds")
 
     method: str
-    accuracy: list[float]
+    accuracy: list[float]  # after each phase, in percent; AP for detectors
     average_incremental_accuracy: float
     average_forgetting: float
-    quality: int | list[int | None] | None
+    quality: int | list[int | None] | None  # of stored images; one per phase if it may change
     memory: MemorySummary
     seconds: float
     parts: dict[str, float]
@@ -115,17 +90,17 @@ class RunResult(Record):
     budget: str
     quality_rule: str
     seed: int
-    volume_ratios: list[Json] = field(default_factory=list)
-    mean_choice: int | str | None = None
-    left_out: dict[str, str] = field(default_factory=dict)
+    volume_ratios: list[Json] = field(default_factory=list)  # R_q by candidate and phase, and mean
+    mean_choice: int | str | None = None  # the quality that R_q averaged over the phases chooses
+    left_out: dict[str, str] = field(default_factory=dict)  # what has no R_q, and why
     report: Json = field(default_factory=dict)
-    phases: tuple[PhaseResult, ...] = field(default=(), metadata={"private": True})
+    phases: tuple[PhaseResult, ...] = field(default=(), metadata={"private": True})  # not in JSON
 
     # The experiment
     name: str = ""
-    paper: float | None = None
+    paper: float | None = None  # the number published for these settings
     synthetic: bool = False
-    in_training: list[str] = field(default_factory=list)
+    in_training: list[str] = field(default_factory=list)  # test images that are trained on, too
     skipped: list[str] = field(default_factory=list)
     folder: str = ""
     mrdc: str = ""

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.checkpoint import Checkpoint
 
@@ -27,12 +25,6 @@ class Partial:
     phase: int
     epoch: int
     checkpoint: Checkpoint
-
-    @property
-    def momentum(self) -> list[Tensor]:
-        """Momentum by parameter."""
-        buffers = self.checkpoint.tensors["momentum"]
-        return [buffers[str(index)] for index in range(len(buffers))]
 
 
 Share = Callable[[Checkpoint], None]

@@ -6,11 +6,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from mrdc.nn.settings import TrainSettings
+from mrdc.nn.settings import TrainSettings as TrainSettings
 from mrdc.planning.settings import SearchSettings
-
-__all__ = ["LearnSettings", "MemorySettings", "RunSettings", "TrainSettings"]
-
 
 TRAIN = TrainSettings()
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from mrdc._utils.clock import Clock
 from mrdc.data.stream import Stream
 from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.training.exemplars import ORIGINAL
@@ -38,13 +39,11 @@ def summarise_classes(
 
 def totals(memory: MemorySettings, phases: Sequence[PhaseResult]) -> dict[str, Any]:
     """Fields that every result has."""
-    accuracy = [phase.accuracy for phase in phases]
+    accuracy, ratios = [phase.accuracy for phase in phases], volume_ratios(phases)
     qualities = [phase.quality for phase in phases]
-    ratios = volume_ratios(phases)
-    parts: dict[str, float] = {}
+    clock = Clock()
     for phase in phases:
-        for part, seconds in phase.parts.items():
-            parts[part] = parts.get(part, 0.0) + seconds
+        clock.add(phase.parts)
     return {
         "accuracy": accuracy,
         "average_incremental_accuracy": average_incremental_accuracy(accuracy),
@@ -55,7 +54,7 @@ def totals(memory: MemorySettings, phases: Sequence[PhaseResult]) -> dict[str, A
         "volume_ratios": ratios,
         "mean_choice": mean_choice(memory, ratios),
         "left_out": left_out(phases),
-        "parts": parts,
+        "parts": clock.seconds,
         "trained_images": sum(phase.trained_images for phase in phases),
         "budget": memory.budget,
         "quality_rule": memory.quality,

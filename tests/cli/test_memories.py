@@ -1,0 +1,251 @@
+"""`plan`, `pack`, `info`, `audit` and `export`."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from mrdc._utils.text import count, ratio, span
+from mrdc.memory.replay import ReplayMemory
+from tests.cli.conftest import FAST
+from tests.conftest import jpeg
+from tests.memory.test_scenes import road as road
+from tests.processes import Cli
+
+
+def test_plan_for_people(photos: Path, cli: Cli) -> None:
+    """One row per candidate, the budget in originals, the choice in a sentence."""
+    assert cli("plan", photos, "--budget", "4/class", "--quality", "80", "30") == 0
+    assert "3 classes, 24 images" in cli.out and "12 originals" in cli.out
+    lines = cli.out.splitlines()
+    assert [line.split()[:2] for line in lines[4:6]] == [["jpeg", "80"], ["jpeg", "30"]]
+    assert "images" in lines[6]
+
+
+def test_plan_and_pack_agree(photos: Path, tmp_path: Path, cli: Cli) -> None:
+    """Plan writes nothing, and measures R_q whatever the selector."""
+    flags = [photos, "--budget", "4/class", "--quality", "80", "30"]
+    plan = cli.json("plan", *flags)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "photos"]
+    packed = cli.json("pack", *flags, "-o", tmp_path / "m")
+    assert packed["plan"]["chosen"] == plan["chosen"]
+    assert packed["items"] == plan["chosen"]["quantity"]
+    plan = cli.json("plan", photos, "--budget", "4/class", *FAST)
+    assert plan["candidates"][1]["volume_ratio"] > 0
+
+
+def test_info_and_audit(memory: Path, cli: Cli) -> None:
+    """As JSON, and in words; the file has ordinary permissions."""
+    audit = cli.json("audit", memory)
+    assert set(audit) == {"ok", "items", "payload_bytes", "budget_bytes", "file_bytes", "problems"}
+    assert audit["ok"] is True
+    info = cli.json("info", memory)
+    assert (info["items"], info["codec"], info["quality"]) == (audit["items"], "jpeg", 50)
+    assert info["payload_bytes"] == audit["payload_bytes"]
+    for command in ("info", "audit"):
+        assert cli(command, memory) == 0
+        assert "images" in cli.out
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(memory.stat().st_mode) == 0o666 & ~mask
+
+
+def test_numbers_for_people() -> None:
+    assert count(11_435.7, "original") == "11,435.7 originals"
+    assert count(1, "class") == "1 class" and count(2000, "box") == "2,000 boxes"
+    assert span(8, 1000) == "8 to 1,000" and span(10, 10) == "10"
+    assert (ratio(0.7661), ratio(100.5)) == ("0.766", "> 100")
+
+
+def test_boxes(road: Path, tmp_path: Path, cli: Cli) -> None:
+    """Their number, their classes, and those left out."""
+    flags = ["--budget", "1MB", "--quality", "50"]
+    assert cli("pack", road, *flags, "-o", tmp_path / "a") == 0
+    assert "19 boxes of 2 classes; 1 below 1 pixel left out; 1 crowd region left out" in cli.out
+    assert "19 boxes held" in cli.out
+    assert cli("info", tmp_path / "a") == 0
+    assert "19 of 2 classes (cat, dog)" in cli.out and "per class" not in cli.out
+    about = cli.json("info", tmp_path / "a")
+    assert (about["boxes"], about["box_classes"]) == (19, ["cat", "dog"])
+    assert about["notes"]["select"] == "random_choice"
+    assert cli.json("audit", tmp_path / "a")["ok"] is True
+    packed = cli.json("pack", road / "train.json", *flags, "-o", tmp_path / "b")
+    assert packed["boxes"]["held"] == 19
+
+
+# Export
+
+
+def test_export_to_a_folder_that_torchvision_reads(memory: Path, tmp_path: Path, cli: Cli) -> None:
+    """Class folders of image files, and a manifest; it overwrites nothing."""
+    assert cli("export", memory, "-o", tmp_path / "out") == 0
+    held = ReplayMemory.load(memory)
+    folder = ImageFolder(tmp_path / "out")
+    assert folder.classes == ["class0", "class1", "class2"]
+    assert [label for _, label in folder.samples] == held.targets
+    files = [Path(path).read_bytes() for path, _ in folder.samples]
+    assert files == [held.encoded(i) for i in range(len(held))]
+    lines = (tmp_path / "out" / "manifest.csv").read_text().splitlines()
+    assert lines[0] == "file,label,class,rank,source"
+    assert lines[1].startswith("class0/000000.jpg,0,class0,0,class0/")
+    assert "exists" in cli.refused("export", memory, "-o", tmp_path / "out")
+
+
+def test_export_to_a_tar_that_pack_reads_again(memory: Path, tmp_path: Path, cli: Cli) -> None:
+    """WebDataset: image, .cls and .json by key."""
+    tar = tmp_path / "out.tar"
+    assert cli("export", memory, "-o", tar, "--format", "webdataset") == 0
+    again = cli.json("pack", tar, "--budget", "1MB", "-o", tmp_path / "b", *FAST)
+    first, second = ReplayMemory.load(memory), ReplayMemory.load(tmp_path / "b")
+    assert again["items"] == len(first) and again["ignored"] == []
+    assert second.class_names == first.class_names
+
+
+SEARCH = ["--quality", "50", "25"]  # needs a network
+HOSTILE = ["../../x", "<script>alert(1)</script>", "[red]x", "a\nb", "..", "COM1/x"]
+HOSTILE += ["x?", "0000_x_", "0001_x_", "manifest.csv", "X?", "鳥" * 100]
+
+
+def test_hostile_class_names_do_no_harm(photos: Path, tmp_path: Path, cli: Cli) -> None:
+    """They stay inside the export folder, do not collide, and are spelled in full in the file."""
+    images = [f"class{n // 8}/{n % 8:02d}.jpg" for n in range(len(HOSTILE))]
+    rows = [f'{image},"{name}"' for image, name in zip(images, HOSTILE, strict=True)]
+    (photos / "list.csv").write_text("\n".join(rows))
+    out, packed = tmp_path / "safe" / "deep" / "out", tmp_path / "m"
+    out.parent.mkdir(parents=True)
+    found = cli.json("pack", photos / "list.csv", "--budget", "1MB", "-o", packed, *FAST)
+    assert found["items"] == len(HOSTILE)
+    assert set(ReplayMemory.load(packed).class_names.values()) == set(HOSTILE)
+    for command in (["info"], ["audit"], ["export", "-o", out]):
+        assert cli(command[0], packed, *command[1:]) == 0
+    files = [p for p in (tmp_path / "safe").rglob("*") if p.is_file()]
+    assert all(out in file.parents for file in files)
+    assert len({file.parent for file in files}) == len(HOSTILE) + 1
+    assert len(files) == len(HOSTILE) + 1
+
+
+def test_odd_bytes_in_names_do_not_reach_the_terminal(
+    photos: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """Escape sequences, and bytes that are not UTF-8."""
+    for name in (b"\x1b[31mred", b"caf\xe9"):
+        os.rename(os.fsencode(photos) + b"/class0", os.fsencode(photos) + b"/" + name)
+        out = tmp_path / f"m{len(name)}"
+        assert cli("pack", photos, "--budget", "1MB", "-o", out, *FAST) == 0
+        assert cli("info", out) == 0
+        assert "\x1b[31m" not in cli.out
+        assert cli("export", out, "-o", tmp_path / f"e{len(name)}") == 0
+        os.rename(os.fsencode(photos) + b"/" + name, os.fsencode(photos) + b"/class0")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("NOWHERE --budget 5/class", "no such folder or file"),
+        ("EMPTY --budget 5/class", "has no class folders"),
+        ("PHOTOS --budget plenty", "invalid budget 'plenty'"),
+        ("PHOTOS --budget 90B", "class 'class"),
+        ("PHOTOS --budget 5/class --codec gif", "unknown codec 'gif'"),
+        ("PHOTOS --budget 5/class --select x", "unknown selector 'x'"),
+        ("PHOTOS --budget 5/class --embed x", "unknown embed 'x'"),
+        ("PHOTOS --budget 5/class --exact --volume ridge", "--exact"),
+        ("PHOTOS --budget 60kB --threads -3", "--threads must be 1 or more, got -3"),
+    ],
+)
+def test_plan_refuses(arguments: str, message: str, photos: Path, tmp_path: Path, cli: Cli) -> None:
+    """In one line, with exit code 2 and nothing on standard output."""
+    (tmp_path / "empty").mkdir()
+    places = {"PHOTOS": photos, "EMPTY": tmp_path / "empty", "NOWHERE": tmp_path / "nowhere"}
+    assert message in cli.refused("plan", *(places.get(a, a) for a in arguments.split()))
+
+
+def damage(photos: Path, kind: str) -> str:
+    """Damage one file; returns its name."""
+    file = photos / "class1" / "03.jpg"
+    if kind == "bomb":
+        Image.new("1", (30_000, 30_000)).save(file, "PNG")
+    elif kind == "gone":
+        file.unlink()
+        file.symlink_to(photos / "nowhere")
+    else:
+        contents = {"text": b"not an image", "empty": b"", "cut": jpeg(103)[:450]}
+        file.write_bytes(contents[kind])
+    return "class1/03.jpg"
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [*((kind, FAST) for kind in ("text", "empty", "cut", "bomb", "gone")), ("cut", SEARCH)],
+)
+def test_bad_files_are_refused_or_skipped(
+    kind: str, flags: list[str], photos: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """By name; with --skip-bad the rest is packed and the file is listed, also in the memory."""
+    name = damage(photos, kind)
+    command = ["pack", photos, "--budget", "1MB", "-o", tmp_path / "m", *flags]
+    assert name in cli.refused(*command)
+    assert not (tmp_path / "m").exists()
+    result = cli.json(*command, "--skip-bad")
+    assert len(result["skipped"]) == 1 and name in result["skipped"][0]
+    assert ReplayMemory.load(tmp_path / "m").notes["skipped"] == result["skipped"]
+    assert result["items"] == 23
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_files_without_permission(photos: Path, cli: Cli) -> None:
+    (photos / "class0" / "00.jpg").chmod(0)
+    assert "class0/00.jpg: cannot be read" in cli.refused("plan", photos, "--budget", "1MB")
+
+
+def test_a_damaged_memory_is_refused_and_audited(memory: Path, tmp_path: Path, cli: Cli) -> None:
+    """A flipped byte in an image: audit finds it, export refuses it. Cut short: all refuse it."""
+    data = bytearray(memory.read_bytes())
+    data[-100] ^= 4
+    memory.write_bytes(data)
+    assert cli("audit", memory) == 2
+    assert "1 problem" in cli.out
+    assert cli("audit", memory, "--json") == 2
+    assert json.loads(cli.out)["ok"] is False
+    export = ["export", memory, "-o", tmp_path / "out"]
+    assert "does not match its SHA-256" in cli.refused(*export)
+    memory.write_bytes(data[:-1])
+    for command in (["info", memory], export):
+        assert "cut short or damaged" in cli.refused(*command)
+    assert not (tmp_path / "out").exists()
+    for verb in ("info", "audit"):
+        assert "no such memory file" in cli.refused(verb, tmp_path / "no.mrdc")
+
+
+def test_pack_replaces_memories_only(memory: Path, photos: Path, cli: Cli) -> None:
+    """With --force; never an input, a folder or a device, nor into a missing folder."""
+    command = ["pack", photos, "--budget", "1MB", *FAST, "-o"]
+    for victim in (photos / "class0" / "00.jpg", photos, Path(os.devnull)):
+        err = cli.refused(*command, victim, "--force")
+        assert "exists and is not a memory file; choose another path" in err
+    assert "--force" in cli.refused(*command, memory)
+    assert "no folder" in cli.refused(*command, memory.parent / "no" / "m")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--quality 50", "--report shows a choice"),
+        ("--report nowhere/p.html", "no folder nowhere"),
+        ("--report p.txt", "must end in .html"),
+        ("-o same.html --report same.html", "is the memory file; choose another path"),
+    ],
+)
+def test_an_impossible_page_is_refused_before_packing(
+    more: str, message: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["pack", photos, "--budget", "60kB", "-o", "a.mrdc", "--report", "p.html"]
+    assert message in cli.refused(*given, *more.split())
+    assert {path.name for path in tmp_path.iterdir()} <= {"photos", "cache"}
