@@ -11,4 +11,7 @@ BLANK |= {"budget": "8/class", "quality_rule": "auto", "seed": 0, "quality": 50,
 def result(score: float = 50.0, last: float = 40.0, items: int = 30, **more: Any) -> RunResult:
     given: dict[str, Any] = {"accuracy": [99.0, last], "average_incremental_accuracy": score}
     given |= {"average_forgetting": -3.0, "memory": MemorySummary(1, 2, items)}
-    return RunResult(**BLANK | given | more)
+    given = BLANK | given | more
+    stored = given["quality"] if isinstance(given["quality"], list) else [given["quality"]] * 2
+    given["codecs"] = ["original" if quality is None else "jpeg" for quality in stored]
+    return RunResult(**given)

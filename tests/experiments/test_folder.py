@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from mrdc._utils.errors import CheckpointError, MrdcError, OutputError, UsageError
-from mrdc.experiments.folder import (
-    RESULTS,
-    RunFolder,
-    commits,
-    last_line,
-    open_events,
-    rounded,
-)
+from mrdc.experiments.folder import RESULTS, RunFolder, commits, last_line, open_events, rounded
 from mrdc.experiments.settings import flat
 from mrdc.nn.checkpoint import last_checkpoint
 from mrdc.training.resume import Partial

@@ -249,8 +249,7 @@ RATIOS = [
 
 
 @pytest.mark.parametrize(
-    ("quality", "ratio"),
-    [(75, 1.3), (None, 1.0), ([50, 75], 2.2), (50, 3.0), (10, None)],
+    ("quality", "ratio"), [(75, 1.3), (None, 1.0), ([50, 75], 2.2), (50, 3.0), (10, None)]
 )
 def test_the_ratio_of_the_stored_images(quality: Any, ratio: float | None) -> None:
     """The mean over phases in which it is known, of each phase's own quality if it changes."""

@@ -317,8 +317,8 @@ def test_runs_end_with_their_sweep(command: list[str], tmp_path: Path, end: sign
     try:
         until(lambda: (out / "seed=0" / RESULTS).exists() and epochs(out / "seed=0", 0) > 0)
         sweep.send_signal(end)
-        assert sweep.wait(30) == (130 if end == signal.SIGTERM else -end)
-        until(lambda: free(out / "seed=0"), 10)
+        assert sweep.wait(90) == (130 if end == signal.SIGTERM else -end)
+        until(lambda: free(out / "seed=0"))
         check_whole(out / "seed=0")
         assert not (out / "seed=1").exists()
     finally:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torchvision.models import mobilenet_v3_small, shufflenet_v2_x0_5
 
 from mrdc._utils.errors import CheckpointError, UsageError
-from mrdc.methods import DDE, LUCIR, AANets, Method, Mnemonics, PODNet, TrainSettings
-from mrdc.nn.branches import any_backbone, as_maps
+from mrdc.methods import DDE, LUCIR, AANets, Method, Mnemonics, Needs, PODNet, TrainSettings
+from mrdc.nn.branches import any_backbone, as_maps, scaled
 from mrdc.nn.checkpoint import Architecture, load_network, read_checkpoint, write_checkpoint
-from mrdc.training.classes import run_phases
-from mrdc.training.settings import MemorySettings
+from mrdc.nn.heads import Linear
+from mrdc.training.classes import make_architecture, run_phases
+from mrdc.training.settings import LearnSettings, MemorySettings
 from tests.helpers import Remembers, changed, small_stream, state_of, stored
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -167,3 +168,23 @@ def test_refuses_unknown_networks_and_heads() -> None:
         learned(LUCIR(), "resnet19", Remembers())
     with pytest.raises(CheckpointError, match="the head is a Strange, whose method is not"):
         Architecture("plain", "Strange", 2, "3x3", 16).build()
+
+
+def test_a_head_with_the_name_of_a_built_in_one_is_refused() -> None:
+    """Checkpoints name heads by their class, so a second `Linear` would be taken for ours."""
+    other = type("Linear", (Linear,), {})
+
+    class Mine(Method):
+        @property
+        def needs(self) -> Needs:
+            return Needs(head=other)
+
+    with pytest.raises(UsageError, match="has the name of a built-in head: rename the class"):
+        make_architecture(LearnSettings(), Mine())
+
+
+def test_fixed_kernels_need_plain_convolutions() -> None:
+    """A convolution with its own padding would compute something else."""
+    odd = nn.Sequential(nn.Conv2d(3, 4, 3, padding_mode="reflect", padding=1))
+    with pytest.raises(UsageError, match=r"plain nn\.Conv2d modules with zero padding: .*reflect"):
+        scaled(odd)

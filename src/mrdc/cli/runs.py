@@ -78,8 +78,11 @@ def volumes(console: Console, found: RunResult) -> None:
     """R_q of each candidate, averaged over the phases, and the choice."""
     if not found.volume_ratios:
         return
-    chosen = found.quality if isinstance(found.quality, list) else [found.quality]
-    rows = table("candidate<", "images that fit", "mean R_q", "")
+    chosen = (
+        found.quality if isinstance(found.quality, list) else [found.quality] * len(found.codecs)
+    )
+    stored = set(zip(found.codecs, chosen, strict=True))
+    rows = table("candidate<", "images that fit", "mean R_q", "verdict<")
     for row in found.volume_ratios:
         quality, mean = row["quality"], row["mean"]
         name = row["codec"] if quality is None else f"{row['codec']} {quality}"
@@ -87,16 +90,16 @@ def volumes(console: Console, found: RunResult) -> None:
             name,
             f"{sum(row['quantity']):,}",
             "?" if mean is None else ratio(mean),
-            "stored" if quality in chosen else "",
+            "stored" if (row["codec"], quality) in stored else row["verdict"],
         )
     console.print(rows)
     lines = [f"{what}: {why}" for what, why in found.left_out.items()]
     if lines:
         console.print(f"Left out of R_q ({len(lines):,}):{some(lines)}")
     if found.quality_rule == "auto":
-        stored, mean = found.quality or "original", found.mean_choice
-        agrees = "agrees" if stored == mean else f"would choose {mean}"
-        console.print(f"R_q chose {stored} after the first phase; its mean over phases {agrees}.")
+        used, mean = found.quality or "original", found.mean_choice
+        agrees = "agrees" if used == mean else f"would choose {mean}"
+        console.print(f"R_q chose {used} after the first phase; its mean over phases {agrees}.")
 
 
 def kept(console: Console, found: RunResult) -> None:

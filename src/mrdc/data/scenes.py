@@ -69,9 +69,7 @@ class SceneSplits:
 
 
 def check_sides(
-    scenes: Scenes,
-    threads: int | None = None,
-    progress: Callable[[int], None] = lambda count: None,
+    scenes: Scenes, threads: int | None = None, progress: Callable[[int], None] = lambda count: None
 ) -> None:
     """Refuse images whose size, as shown, differs from the json's: boxes would be misplaced."""
     with workers(threads) as pool:

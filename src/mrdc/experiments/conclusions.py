@@ -36,12 +36,10 @@ def stored_ratio(run: RunResult) -> float | None:
     """R_q of the stored quality, averaged over the phases; None if it was not measured."""
     chosen, phases = run.quality, len(run.accuracy)
     qualities = chosen if isinstance(chosen, list) else [chosen] * phases
-    measured = {row["quality"]: row["by_phase"] for row in run.volume_ratios}
-    known = [
-        measured[quality][phase]
-        for phase, quality in enumerate(qualities)
-        if quality in measured and measured[quality][phase] is not None
-    ]
+    measured = {(row["codec"], row["quality"]): row["by_phase"] for row in run.volume_ratios}
+    stored = enumerate(zip(run.codecs, qualities, strict=False))
+    values = [measured[pair][phase] for phase, pair in stored if pair in measured]
+    known = [value for value in values if value is not None]
     return mean(known) if known else None
 
 

@@ -65,10 +65,7 @@ def run(
             experiment = open_experiment(settings, name, checked)
     else:
         checked = kept.checked
-    decisive = {
-        **decisive_settings(experiment.settings),
-        "stream": experiment.fingerprint(),
-    }
+    decisive = {**decisive_settings(experiment.settings), "stream": experiment.fingerprint()}
     if kept is not None and done is not None:
         refuse_changes(path, kept.settings, decisive)
         return done

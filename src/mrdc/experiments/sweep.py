@@ -55,10 +55,7 @@ def no_report(cell: Cell, outcome: Outcome | None, count: str) -> None:
 
 
 def cells(
-    name: str,
-    base: Callable[[str], AnySettings],
-    axes: dict[str, list[str]],
-    out: Path,
+    name: str, base: Callable[[str], AnySettings], axes: dict[str, list[str]], out: Path
 ) -> list[Cell]:
     """Every point of the grid.
 

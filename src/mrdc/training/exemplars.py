@@ -226,7 +226,8 @@ class Exemplars:
         held = self.memory
         size = MemorySummary(held.nbytes, held.budget_bytes, len(held), parameter_bytes or None)
         candidates = [candidate.to_json() for candidate in self.found.candidates]
-        return {"quality": self.pair[1], "memory": size, "candidates": candidates}
+        stored = {"codec": self.pair[0].name, "quality": self.pair[1]}
+        return {**stored, "memory": size, "candidates": candidates}
 
 
 def fixed_quality(memory: MemorySettings) -> Pair:

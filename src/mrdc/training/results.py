@@ -53,6 +53,7 @@ class PhaseResult(Record):
     phase: int
     accuracy: float  # percent over all classes seen; AP for detectors
     quality: int | None  # quality of the images stored in this phase; None for originals
+    codec: str = "original"  # codec of these images
     memory: MemorySummary
     trained_images: int
     seconds: float
@@ -91,6 +92,7 @@ class RunResult(Record):
     quality_rule: str
     seed: int
     volume_ratios: list[Json] = field(default_factory=list)  # R_q by candidate and phase, and mean
+    codecs: list[str] = field(default_factory=list)  # of the images stored in each phase
     mean_choice: int | str | None = None  # the quality that R_q averaged over the phases chooses
     left_out: dict[str, str] = field(default_factory=dict)  # what has no R_q, and why
     report: Json = field(default_factory=dict)

@@ -48,6 +48,7 @@ def totals(memory: MemorySettings, phases: Sequence[PhaseResult]) -> dict[str, A
         "accuracy": accuracy,
         "average_incremental_accuracy": average_incremental_accuracy(accuracy),
         "quality": qualities if memory.quality == "dynamic" else qualities[-1],
+        "codecs": [phase.codec for phase in phases],
         "memory": phases[-1].memory,
         "report": phases[-1].report,
         "seconds": sum(phase.seconds for phase in phases),
@@ -93,18 +94,24 @@ def left_out(phases: Sequence[PhaseResult]) -> dict[str, str]:
 
 
 def mean_choice(memory: MemorySettings, ratios: Sequence[Json]) -> int | str | None:
-    """The quality that R_q averaged over the phases chooses; None if nothing passes."""
+    """The quality that R_q averaged over the phases chooses; None if nothing passes.
+
+    Every row gets the verdict on its mean.
+    """
     candidates = [
         Candidate(
             row["codec"],
             row["quality"],
             sum(row["quantity"]),
-            log_volume_ratio=math.log(max(row["mean"], sys.float_info.min)),
+            log_volume_ratio=math.log(max(row["mean"], sys.float_info.min))
+            if row["mean"] is not None
+            else math.nan,
         )
         for row in ratios
-        if row["mean"] is not None
     ]
     judged = judge(candidates, memory.rule, memory.epsilon)
+    for row, candidate in zip(ratios, judged, strict=True):
+        row["verdict"] = candidate.verdict
     best = choose_quality(judged)
     if best is None:
         return None
