@@ -130,7 +130,7 @@ def _volume_ratios(group: Group) -> Figure:
             ratios = [phase.candidates[place]["volume_ratio"] for phase in run.phases]
             known = [(x, y) for x, y in enumerate(ratios) if y is not None]
             x, y = np.array(known).reshape(-1, 2).T
-            line(axes, number, x, y, f"quality {row['quality']}")
+            line(axes, number, x, y, f"{row['codec']} {row['quality']}")
             figure.data += [[row["codec"], row["quality"], *point] for point in known]
         axes.set(xlabel="phase")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
