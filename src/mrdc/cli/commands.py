@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -169,19 +169,7 @@ class ListCommand:
     json: Json = False
 
 
-Command = (
-    PlanCommand
-    | PackCommand
-    | InfoCommand
-    | AuditCommand
-    | ExportCommand
-    | RunCommand
-    | SweepCommand
-    | StudyCommand
-    | ReportCommand
-    | ListCommand
-)
-COMMANDS: dict[str, Callable[..., Command]] = {
+COMMANDS: dict[str, Callable[..., Any]] = {
     "plan": PlanCommand,
     "pack": PackCommand,
     "info": InfoCommand,

@@ -44,10 +44,8 @@ def listing(console: Console, found: dict[str, list[str]], what: str | None = No
         presets(console, found["presets"])
         return
     if what == "studies":
-        rows = table("name<", "what<", "question<")
-        for name, study in studies().items():
-            rows.add_row(name, study.title, study.question)
-        console.print(rows)
+        rows = ((name, study.title, study.question) for name, study in studies().items())
+        console.print(table("name<", "what<", "question<", rows=rows))
         return
     for kind, entries in found.items():
         if kind == "presets" and what is None:

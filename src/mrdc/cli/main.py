@@ -5,9 +5,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import tyro
 from rich.console import Console
@@ -17,31 +15,10 @@ from mrdc._utils.errors import ImageError, MrdcError, UsageError
 from mrdc._utils.registry import import_plugins
 from mrdc._utils.text import printable
 from mrdc.cli import verbs
-from mrdc.cli.commands import (
-    COMMANDS,
-    AuditCommand,
-    Command,
-    ExportCommand,
-    InfoCommand,
-    ListCommand,
-    PackCommand,
-    PlanCommand,
-    ReportCommand,
-    StudyCommand,
-)
+from mrdc.cli.commands import COMMANDS
 
 PIPE_WIDTH = 160  # columns of output to a file or a pipe
 NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-VERBS: dict[type, Callable[[Any, Console], int]] = {
-    PlanCommand: verbs.plan,
-    PackCommand: verbs.pack,
-    InfoCommand: verbs.info,
-    AuditCommand: verbs.audit,
-    ExportCommand: verbs.export,
-    ReportCommand: verbs.report,
-    StudyCommand: verbs.study,
-    ListCommand: verbs.list_,
-}
 
 
 class Screen(Console):
@@ -100,7 +77,7 @@ def _run(arguments: list[str]) -> int:
                 )
             experiment = verbs.run if verb == ["run"] else verbs.sweep
             return experiment(name, rest[1:], Screen())
-        command: Command = tyro.extras.subcommand_cli_from_dict(
+        command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             args=arguments,
             prog="mrdc",
@@ -109,13 +86,12 @@ def _run(arguments: list[str]) -> int:
         )
     except SystemExit as stop:  # help was asked for, or the arguments were wrong
         return 0 if stop.code is None else stop.code if isinstance(stop.code, int) else 2
-    return VERBS[type(command)](command, Screen())
+    return verbs.VERBS[verb[0]](command, Screen())
 
 
 def plugins(arguments: list[str]) -> list[str]:
     """Modules after `--plugin`, which may define what the other arguments name."""
-    found: list[str] = []
-    following = False
+    found, following = list[str](), False
     for argument in arguments:
         if argument.startswith("-"):
             flag, _, value = argument.partition("=")

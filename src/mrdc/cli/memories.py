@@ -36,15 +36,14 @@ def box_line(boxes: dict[str, int]) -> str:
 
 
 def plan(console: Console, found: "Plan") -> None:
-    about = found.to_json()
-    original = about["budget"]["original_bytes"]
+    budget = found.to_json()["budget"]
     console.print(
         f"{count(found.classes, 'class')}, {count(found.images, 'image')}, "
-        f"{size(original)} each on average, ranked by {found.select}"
+        f"{size(budget['original_bytes'])} each on average, ranked by {found.select}"
     )
     if found.boxes:
         console.print(box_line(found.boxes))
-    console.print(budget_line(about["budget"]))
+    console.print(budget_line(budget))
     exact = any(candidate.exact for candidate in found.candidates)
     columns = ["codec<", "quality", "bytes/image", "images", "per class", "R_q"]
     rows = table(*columns, *(["L_2"] if exact else []), "verdict<")
@@ -153,11 +152,10 @@ def info(console: Console, found: dict[str, Any]) -> None:
             rows.add_row(name, clean(str(found["notes"][name])))
     console.print(rows)
     for entry in found["classes"][:MORE]:
-        items = count(entry["items"], "image")
-        console.print(f"  {entry['label']}  {clean(entry['name'])}  {items}")
+        line = f"  {entry['label']}  {clean(entry['name'])}  {count(entry['items'], 'image')}"
+        console.print(line)
     if len(counts) > MORE:
-        more = count(len(counts) - MORE, "more class")
-        console.print(f"  and {more} (--json lists them)")
+        console.print(f"  and {count(len(counts) - MORE, 'more class')} (--json lists them)")
     double = sum(entry["duplicates"] for entry in found["classes"])
     if double:
         console.print(f"{count(double, 'exact duplicate')} stored once")
@@ -170,7 +168,7 @@ def audit(console: Console, found: "Audit") -> None:
         f"{found.file_bytes:,} of file, budget {found.budget_bytes:,}"
     )
     if found.problems:
-        bad = count(len(found.problems), "problem")
-        console.print(f"[bold red]{bad}[/bold red]{some(found.problems)}")
+        bad = f"[bold red]{count(len(found.problems), 'problem')}[/bold red]"
+        console.print(bad + some(found.problems))
     else:
         console.print("[bold green]Sound:[/bold green] every byte and checksum is right.")

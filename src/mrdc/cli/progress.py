@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -44,12 +44,8 @@ class Ticker:
 def stages(silent: bool) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
     """Progress of `plan`, `pack`, `audit` and `export`, one bar per stage."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    name_and_bar = (TextColumn("{task.description}"), BarColumn())
+    columns = (*name_and_bar, MofNCompleteColumn(), TimeRemainingColumn())
     plain, ticker = not console.is_terminal, Ticker()
     with Progress(*columns, console=console, disable=silent or plain, transient=True) as bars:
 
@@ -96,7 +92,6 @@ class RunProgress:
         self._bars.stop()
 
     def __call__(self, kind: str, fields: dict[str, Any]) -> None:
-        """Handle an event."""
         if self.silent:
             return
         if kind == "start" and fields["in_training"]:
@@ -160,20 +155,13 @@ class RunProgress:
             self._bars.console.print(line, highlight=False, markup=False)
 
 
-class Cell(Protocol):
-    """A run of a sweep."""
-
-    @property
-    def place(self) -> dict[str, str]: ...
-
-
 class SweepProgress:
-    """Prints which runs of a sweep have started and ended."""
+    """Prints which runs of a sweep, as `experiments.sweep.Cell`, have started and ended."""
 
     def __init__(self, silent: bool):
         self.silent = silent
 
-    def __call__(self, cell: Cell, outcome: Any, number: str) -> None:
+    def __call__(self, cell: Any, outcome: Any, number: str) -> None:
         if self.silent:
             return
         name = ", ".join(f"{axis} {value}" for axis, value in cell.place.items())

@@ -26,17 +26,25 @@ def run(console: Console, found: RunResult) -> None:
     if found.in_training:
         line = f"[yellow]Warning:[/yellow] {escape(learned(found.in_training))}"
         console.print(line, soft_wrap=True)
-    console.print(accuracies(found) if found.ap is None else precisions(found))
+    if found.ap is None:
+        columns = zip(found.sizes or [], found.accuracy, found.head_accuracy or [], strict=True)
+        rows = table("phase", "classes", "accuracy %", "head %")
+        seen = 0
+        for phase, (new, score, head) in enumerate(columns):
+            seen += new
+            rows.add_row(str(phase), str(seen), f"{score:.2f}", f"{head:.2f}")
+    else:
+        rows = table("phase", "AP", "AP50", "AP75")
+        for phase, aps in enumerate(zip(found.ap, found.ap50 or [], found.ap75 or [], strict=True)):
+            rows.add_row(str(phase), *(f"{ap:.2f}" for ap in aps))
+    console.print(rows)
     volumes(console, found)
     kept(console, found)
     published = f" (the paper: {found.paper:.2f})" if found.paper else ""
     where = f"{found.seconds:.0f} s; {clean(found.folder)}"
     if found.ap and found.ap50 and found.ap75:
-        by_class = (found.by_class or {}).items()
-        console.print(
-            "AP by class: "
-            + ", ".join(f"{clean(n)} {'-' if v is None else f'{v:.1f}'}" for n, v in by_class)
-        )
+        each = {n: "-" if v is None else f"{v:.1f}" for n, v in (found.by_class or {}).items()}
+        console.print("AP by class: " + ", ".join(f"{clean(n)} {v}" for n, v in each.items()))
         console.print(
             f"[bold]AP {found.ap[-1]:.2f}, AP50 {found.ap50[-1]:.2f}, AP75 {found.ap75[-1]:.2f}"
             f"[/bold]{published}, {where}"
@@ -52,26 +60,6 @@ def run(console: Console, found: RunResult) -> None:
     if found.held_out:
         console.print("The data has no test images: some training images were set aside.")
     remarks(console, found.skipped, found.ignored or [])
-
-
-def accuracies(found: RunResult) -> Table:
-    """Accuracy after every phase."""
-    rows = table("phase", "classes", "accuracy %", "head %")
-    seen = 0
-    columns = zip(found.sizes or [], found.accuracy, found.head_accuracy or [], strict=True)
-    for phase, (new, score, head) in enumerate(columns):
-        seen += new
-        rows.add_row(str(phase), str(seen), f"{score:.2f}", f"{head:.2f}")
-    return rows
-
-
-def precisions(found: RunResult) -> Table:
-    """AP after every phase."""
-    rows = table("phase", "AP", "AP50", "AP75")
-    columns = zip(found.ap or [], found.ap50 or [], found.ap75 or [], strict=True)
-    for phase, scores in enumerate(columns):
-        rows.add_row(str(phase), *(f"{score:.2f}" for score in scores))
-    return rows
 
 
 def volumes(console: Console, found: RunResult) -> None:
@@ -143,37 +131,37 @@ def sweep(console: Console, found: dict[str, Any]) -> None:
 
 
 def reached(console: Console, rows: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """Print scores and curves; returns the title and the names of the rows."""
+    """Print scores and accuracy by phase; returns the title and the names of the rows."""
     axes = list(rows[0])[: list(rows[0]).index("runs")]
     names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
     title = f"{', '.join(axes)}<"
     console.print(scores(title, names, rows))
-    curves(console, title, names, rows)
-    return title, names
-
-
-def curves(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
-    """Accuracy after every phase, one line per row of a sweep."""
+    console.print("Accuracy after each phase, %:" if "ap" not in rows[0] else "AP by phase:")
     phases = max(len(row["accuracy"]) for row in rows)
     made = table(title, *(f"phase {phase}" for phase in range(phases)))
     for name, row in zip(names, rows, strict=True):
         made.add_row(name, *(f"{score:.1f}" for score in row["accuracy"]))
-    console.print("Accuracy after each phase, %:" if "ap" not in rows[0] else "AP by phase:")
     console.print(made)
+    return title, names
 
 
 def study(console: Console, found: dict[str, Any]) -> None:
     console.print(f"[bold]{found['title']}[/bold]\n{found['question']}")
-    volumes_of(console, *reached(console, found["table"]), found["table"])
+    rows = found["table"]
+    title, names = reached(console, rows)
+    if any(row["volume_ratio"] is not None for row in rows):
+        console.print("R_q of what was stored, and the quality its mean over phases picks:")
+        made = table(title, "quality", "R_q", "R_q picks")
+        for name, row in zip(names, rows, strict=True):
+            known = "" if row["volume_ratio"] is None else ratio(row["volume_ratio"])
+            made.add_row(name, clean(", ".join(row["quality"])), known, ", ".join(row["picks"]))
+        console.print(made)
     if found["answer"]:
         console.print(f"[bold]{clean(found['answer'])}[/bold]")
     if found["paper"]:
         console.print("The paper:")
-        header, *published = found["paper"]
-        made = table(f"{header[0]}<", *map(str, header[1:]))
-        for entry in published:
-            made.add_row(*map(str, entry))
-        console.print(made)
+        (first, *columns), *published = ([*map(str, row)] for row in found["paper"])
+        console.print(table(f"{first}<", *columns, rows=published))
     console.print(f"{count(len(found['runs']), 'run')}; the page: {clean(found['page'])}")
 
 
@@ -184,21 +172,6 @@ def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
     made = table(title, "runs", *fields, "images", "seconds")
     for name, row in zip(names, rows, strict=True):
         numbers = ["" if row.get(f) is None else f"{row[f]:.2f}" for f in fields.values()]
-        made.add_row(
-            name, str(row["runs"]), *numbers, f"{row['items']:,.0f}", f"{row['seconds']:.0f}"
-        )
+        size = (f"{row['items']:,.0f}", f"{row['seconds']:.0f}")
+        made.add_row(name, str(row["runs"]), *numbers, *size)
     return made
-
-
-def volumes_of(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
-    """R_q of what was stored, and the quality it picks."""
-    if any(row["volume_ratio"] is not None for row in rows):
-        made = table(title, "quality", "R_q", "R_q picks")
-        for name, row in zip(names, rows, strict=True):
-            stored = ", ".join(row["quality"])
-            known = row["volume_ratio"]
-            made.add_row(
-                name, clean(stored), "" if known is None else ratio(known), ", ".join(row["picks"])
-            )
-        console.print("R_q of what was stored, and the quality its mean over phases picks:")
-        console.print(made)

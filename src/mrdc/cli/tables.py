@@ -1,5 +1,7 @@
 """Tables and lists on the terminal."""
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -7,7 +9,7 @@ from rich.table import Table
 from mrdc._utils.text import MORE, printable
 
 
-def table(*columns: str) -> Table:
+def table(*columns: str, rows: Iterable[Iterable[str]] = ()) -> Table:
     """A plain table with right-aligned columns; a name that ends in < is left-aligned."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
@@ -17,6 +19,8 @@ def table(*columns: str) -> Table:
             justify="left" if left else "right",
             overflow="fold" if left else "ellipsis",
         )
+    for row in rows:
+        made.add_row(*row)
     return made
 
 

@@ -16,53 +16,40 @@ from rich.console import Console
 from mrdc._utils.errors import SweepError, UsageError
 from mrdc._utils.registry import lookup
 from mrdc._utils.text import count
-from mrdc.cli import lists, memories, runs
-from mrdc.cli.commands import (
-    AuditCommand,
-    DetectCommand,
-    DetectSweepCommand,
-    Experiment,
-    ExportCommand,
-    InfoCommand,
-    ListCommand,
-    PackCommand,
-    PlanCommand,
-    ReportCommand,
-    RunCommand,
-    StudyCommand,
-    SweepCommand,
-)
+from mrdc.cli import commands, lists, memories, runs
 from mrdc.cli.progress import RunProgress, SweepProgress, stages
 from mrdc.cli.tables import clean
+from mrdc.data import check_source
 from mrdc.detection.settings import DetectSettings
-from mrdc.experiments.settings import AnySettings
+from mrdc.experiments.config import named
+from mrdc.experiments.settings import AnySettings, decisive_settings
+from mrdc.experiments.studies import find_study
+from mrdc.memory.budget import parse_budget
 from mrdc.memory.file import MemoryFile
 from mrdc.training.settings import RunSettings
 
 
-def answer(as_json: bool, result: dict[str, Any], show: Callable[[], None]) -> None:
-    """Print the result as JSON, or show it to people."""
+def answer(as_json: bool, result: dict[str, Any], show: Callable[[], None]) -> int:
+    """Print the result as JSON, or show it to people; returns the exit code of success."""
     if as_json:
         print(json.dumps(result, allow_nan=False))
     else:
         show()
+    return 0
 
 
-def plan(command: PlanCommand, console: Console) -> int:
-    check_source(command)
-    check_page(command.report)
+def plan(command: commands.PlanCommand, console: Console) -> int:
+    check_plan(command)
     from mrdc.planning.plan import run_plan
 
     with stages(command.json) as progress:
         found = run_plan(command, progress=progress)
     write_page(found, command.report)
-    answer(command.json, found.to_json(), lambda: memories.plan(console, found))
-    return 0
+    return answer(command.json, found.to_json(), lambda: memories.plan(console, found))
 
 
-def pack(command: PackCommand, console: Console) -> int:
-    check_source(command)
-    check_page(command.report)
+def pack(command: commands.PackCommand, console: Console) -> int:
+    check_plan(command)
     if command.report is not None and command.report.resolve() == command.output.resolve():
         raise UsageError(f"--report {command.report}: is the memory file; choose another path")
     from mrdc.planning.pack import run_pack
@@ -73,25 +60,17 @@ def pack(command: PackCommand, console: Console) -> int:
     with stages(command.json) as progress:
         packed = run_pack(command, progress=progress)
     write_page(packed.plan, command.report)
-    answer(command.json, packed.to_json(), lambda: memories.packed(console, packed))
-    return 0
+    return answer(command.json, packed.to_json(), lambda: memories.packed(console, packed))
 
 
-def check_source(command: PlanCommand | PackCommand) -> None:
-    """Refuse a missing source before torch is imported."""
-    from mrdc.data import check_source
-    from mrdc.memory.budget import parse_budget
-
+def check_plan(command: commands.PlanCommand | commands.PackCommand) -> None:
+    """Refuse a missing source or a page that could not be written, before torch is imported."""
     parse_budget(command.budget, original_bytes=1.0)
     check_source(command.photos)
-
-
-def check_page(output: Path | None) -> None:
-    """Refuse a page that could not be written, before the work it shows."""
-    if output is not None:
+    if command.report is not None:
         from mrdc.report.page import check_output
 
-        check_output(output)
+        check_output(command.report)
 
 
 def write_page(plan: Any, output: Path | None) -> None:
@@ -102,13 +81,12 @@ def write_page(plan: Any, output: Path | None) -> None:
         write_plan(plan, output)
 
 
-def info(command: InfoCommand, console: Console) -> int:
+def info(command: commands.InfoCommand, console: Console) -> int:
     about = memories.about(MemoryFile(command.memory))
-    answer(command.json, about, lambda: memories.info(console, about))
-    return 0
+    return answer(command.json, about, lambda: memories.info(console, about))
 
 
-def audit(command: AuditCommand, console: Console) -> int:
+def audit(command: commands.AuditCommand, console: Console) -> int:
     from mrdc.memory.audit import audit
 
     with stages(command.json) as progress:
@@ -117,7 +95,7 @@ def audit(command: AuditCommand, console: Console) -> int:
     return 2 if found.problems else 0
 
 
-def export(command: ExportCommand, console: Console) -> int:
+def export(command: commands.ExportCommand, console: Console) -> int:
     from mrdc.memory.export import export
 
     file = MemoryFile(command.memory)
@@ -125,39 +103,32 @@ def export(command: ExportCommand, console: Console) -> int:
         written = export(file, command.output, command.format, progress("exporting", len(file)))
     line = f"Wrote {count(written, 'image')} to {clean(str(command.output))}"
     result = {"output": str(command.output), "items": written}
-    answer(command.json, result, lambda: console.print(line))
-    return 0
+    return answer(command.json, result, lambda: console.print(line))
 
 
-def report(command: ReportCommand, console: Console) -> int:
+def report(command: commands.ReportCommand, console: Console) -> int:
     from mrdc.report import write_report
 
     found = write_report(command.runs, command.output, title=command.title)
     written = {"output": str(command.output), "runs": [str(one.path) for one in found]}
     line = f"Wrote {clean(str(command.output))} about {count(len(found), 'run')}"
-    answer(command.json, written, lambda: console.print(line))
-    return 0
+    return answer(command.json, written, lambda: console.print(line))
 
 
-def list_(command: ListCommand, console: Console) -> int:
+def list_(command: commands.ListCommand, console: Console) -> int:
     names = lists.names()
     if command.what is not None:
         names = {command.what: lookup(names, command.what, "list")}
-    answer(command.json, names, lambda: lists.listing(console, names, command.what))
-    return 0
+    return answer(command.json, names, lambda: lists.listing(console, names, command.what))
 
 
-def study(command: StudyCommand, console: Console) -> int:
+def study(command: commands.StudyCommand, console: Console) -> int:
     """Run the rest of a study, and write its page."""
-    from mrdc.experiments.studies import find_study
-
     entry = find_study(command.name)
     from mrdc.experiments.study import run_study
     from mrdc.report import write_report
 
-    changes = command.set_all
-    if command.phases is not None:
-        changes = (*changes, f"phases={command.phases}")
+    phases = () if command.phases is None else (f"phases={command.phases}",)
     found = run_study(
         command.name,
         command.out,
@@ -165,7 +136,7 @@ def study(command: StudyCommand, console: Console) -> int:
         seeds=command.seeds,
         jobs=command.jobs,
         superclasses=command.superclasses,
-        changes=changes,
+        changes=(*command.set_all, *phases),
         report=SweepProgress(command.json),
     )
     write_report(
@@ -176,16 +147,24 @@ def study(command: StudyCommand, console: Console) -> int:
         paper=entry.paper,
         sections=entry.sections,
     )
-    answer(command.json, found, lambda: runs.study(console, found))
-    return 0
+    return answer(command.json, found, lambda: runs.study(console, found))
 
+
+VERBS: dict[str, Callable[[Any, Console], int]] = {
+    "plan": plan,
+    "pack": pack,
+    "info": info,
+    "audit": audit,
+    "export": export,
+    "report": report,
+    "study": study,
+    "list": list_,
+}
 
 # run and sweep: the name decides the defaults of the flags
 
 
 def run(name: str, flags: list[str], console: Console) -> int:
-    from mrdc.experiments.config import named
-
     command = parse_experiment("run", name, flags)
     label, _, preset = named(name)
     if not command.data.startswith(preset.prefix):
@@ -196,13 +175,12 @@ def run(name: str, flags: list[str], console: Console) -> int:
         from mrdc.experiments.run import run as run_experiment
 
         result = run_experiment(settings, name=label, paper=paper, listener=progress)
-    answer(command.json, result.to_json(), lambda: runs.run(console, result))
-    return 0
+    return answer(command.json, result.to_json(), lambda: runs.run(console, result))
 
 
 def sweep(name: str, flags: list[str], console: Console) -> int:
     command = parse_experiment("sweep", name, flags)
-    assert isinstance(command, SweepCommand | DetectSweepCommand)
+    assert isinstance(command, commands.SweepCommand | commands.DetectSweepCommand)
     from mrdc.experiments.sweep import run_sweep
 
     found = run_sweep(
@@ -220,18 +198,14 @@ def sweep(name: str, flags: list[str], console: Console) -> int:
     return 0
 
 
-def parse_experiment(verb: str, name: str, flags: list[str]) -> Experiment:
+def parse_experiment(verb: str, name: str, flags: list[str]) -> commands.Experiment:
     """The flags applied to what a name stands for."""
-    from mrdc.experiments.config import named
-
     settings = named(name).preset.settings
-    kinds: dict[tuple[str, bool], type[Experiment]] = {
-        ("run", False): RunCommand,
-        ("run", True): DetectCommand,
-        ("sweep", False): SweepCommand,
-        ("sweep", True): DetectSweepCommand,
-    }
-    kind = kinds[verb, isinstance(settings, DetectSettings)]
+    kind: type[commands.Experiment]
+    if isinstance(settings, DetectSettings):
+        kind = commands.DetectCommand if verb == "run" else commands.DetectSweepCommand
+    else:
+        kind = commands.RunCommand if verb == "run" else commands.SweepCommand
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     if not values["data"] and verb == "run":  # a sweep may have it as an axis
         values["data"] = tyro.MISSING
@@ -244,7 +218,7 @@ def parse_experiment(verb: str, name: str, flags: list[str]) -> Experiment:
     )
 
 
-def as_settings(command: Experiment) -> AnySettings:
+def as_settings(command: commands.Experiment) -> AnySettings:
     """The settings in a command."""
     kind = DetectSettings if isinstance(command, DetectSettings) else RunSettings
     return kind(**{field.name: getattr(command, field.name) for field in fields(kind)})
@@ -252,7 +226,5 @@ def as_settings(command: Experiment) -> AnySettings:
 
 def as_published(settings: AnySettings, preset: AnySettings) -> bool:
     """Whether only the data, the seed, and where and how to run differ from a preset."""
-    from mrdc.experiments.settings import decisive_settings
-
     ours, theirs = decisive_settings(settings), decisive_settings(preset)
     return all(ours[name] == theirs[name] for name in theirs if name not in ("data", "seed"))

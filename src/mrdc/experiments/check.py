@@ -1,7 +1,7 @@
 """Refuse settings and images that cannot be used, before any training."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -24,20 +24,7 @@ NAMED = 5  # unreadable images that an error lists
 
 
 def check(settings: AnySettings) -> None:
-    """Refuse invalid settings before any image is read.
-
-    Raises:
-        UsageError: with the flag and what it takes.
-    """
-    check_common(settings)
-    if isinstance(settings, DetectSettings):
-        check_scenes(settings)
-    else:
-        check_classes(settings)
-
-
-def check_common(settings: AnySettings) -> None:
-    """Check what all runs share."""
+    """Refuse invalid settings before any image is read."""
     check_numbers(
         ("--phases", settings.phases, 1),
         ("--train.batch-size", settings.train.batch_size, 1),
@@ -55,6 +42,10 @@ def check_common(settings: AnySettings) -> None:
     parse_budget(settings.memory.budget, original_bytes=1.0)
     fixed_quality(settings.memory)
     pick_device(settings.device)
+    if isinstance(settings, DetectSettings):
+        check_scenes(settings)
+    else:
+        check_classes(settings)
 
 
 def check_classes(settings: RunSettings) -> None:
@@ -114,11 +105,7 @@ def check_scenes(settings: DetectSettings) -> None:
 
 
 def check_numbers(*least: tuple[str, float | None, float]) -> None:
-    """Refuse values below their bounds, and infinite ones.
-
-    Raises:
-        UsageError: with the flag.
-    """
+    """Refuse values below their bounds, and infinite ones."""
     for flag, value, bound in least:
         if value is not None and not bound <= value < math.inf:
             finite = " and finite" if value == math.inf else ""
@@ -126,18 +113,12 @@ def check_numbers(*least: tuple[str, float | None, float]) -> None:
 
 
 class Checked(NamedTuple):
-    """Images that a run leaves out, and test images that it also trains on.
+    """Images that a run leaves out, and test images that it also trains on."""
 
-    Attributes:
-        skipped: the error of each unreadable image.
-        train_ids, test_ids: ids of those images.
-        in_training: test images that are byte for byte training images.
-    """
-
-    skipped: list[str]
-    train_ids: list[str]
+    skipped: list[str]  # the error of each unreadable image
+    train_ids: list[str]  # ids of those images
     test_ids: list[str]
-    in_training: list[str]
+    in_training: list[str]  # test images that are byte for byte training images
 
 
 def check_photos(
@@ -147,15 +128,7 @@ def check_photos(
     listener: Listener = lambda kind, fields: None,
     skip: bool = False,
 ) -> Checked:
-    """Read every photo once.
-
-    Args:
-        listener: called after every photo with the number checked.
-        skip: return unreadable photos instead of raising.
-
-    Raises:
-        ImageError: lists a few unreadable photos, and how many more there are.
-    """
+    """Read every photo once; unreadable ones are left out if `skip`, and else an ImageError."""
     sides = (("training", train), ("test", test))  # may hold files of the same name
     photos = [p._replace(id=f"{side} image {p.id}") for side, of in sides for p in of]
     found: list[bytes | ImageError] = []
@@ -165,7 +138,8 @@ def check_photos(
             listener("check", {"images": len(found), "of": len(photos)})
     errors = [str(result) for result in found if isinstance(result, ImageError)]
     if errors and not skip:
-        raise ImageError(listed(errors))
+        more = [f"and {len(errors) - NAMED:,} more"] if len(errors) > NAMED else []
+        raise ImageError("; ".join([*errors[:NAMED], *more]))
     n = len(train)
     learned = {result for result in found[:n] if isinstance(result, bytes)}
     return Checked(
@@ -184,10 +158,3 @@ def look(photo: Photo) -> bytes | ImageError:
     except ImageError as error:
         return error
     return digest(data)
-
-
-def listed(errors: Iterable[str]) -> str:
-    """A few errors, and how many more there are."""
-    lines = list(errors)
-    more = [f"and {len(lines) - NAMED:,} more"] if len(lines) > NAMED else []
-    return "; ".join([*lines[:NAMED], *more])

@@ -7,7 +7,6 @@ from mrdc._utils.errors import ImageError
 from mrdc.data.stream import Stream, open_stream
 from mrdc.data.textures import SIDE
 from mrdc.experiments.check import Checked, Listener, check_photos
-from mrdc.experiments.experiment import Experiment
 from mrdc.experiments.presets import published
 from mrdc.experiments.settings import built_in
 from mrdc.methods.options import make_method
@@ -17,18 +16,12 @@ from mrdc.training.resume import Keeper
 from mrdc.training.settings import RunSettings
 
 
-class ClassExperiment(Experiment):
-    """A run on classes.
-
-    Args:
-        kept: from the run's folder, with the images that it left out.
-    """
+class ClassExperiment:
+    """A run on classes, without the images that `kept`, from the run's folder, leaves out."""
 
     def __init__(self, settings: RunSettings, name: str, kept: Checked | None = None):
         self.name = name
-        self.settings: RunSettings = replace(
-            settings, size=settings.size or usual_size(settings.data)
-        )
+        self.settings = replace(settings, size=settings.size or usual_size(settings.data))
         self.stream: Stream = open_stream(
             settings.data,
             phases=settings.phases,
@@ -43,14 +36,17 @@ class ClassExperiment(Experiment):
         self.method = make_method(settings.method, settings.options)
 
     def fingerprint(self) -> str:
+        """Hash of the images and their phases."""
         return self.stream.fingerprint()[:16]
 
     def check(self, listener: Listener) -> Checked:
+        """Read every image, and refuse a budget that is too small."""
         with suppress(ImageError):  # reported below, with all others
             self._check_budget()
-        train, test = self.stream.train.all_photos, self.stream.test.all_photos
-        skip = self.settings.skip_bad
-        found = check_photos(train, test, self.settings.threads, listener, skip)
+        train, test, settings = self.stream.train, self.stream.test, self.settings
+        found = check_photos(
+            train.all_photos, test.all_photos, settings.threads, listener, settings.skip_bad
+        )
         if found.skipped:
             ClassExperiment(self.settings, self.name, found)._check_budget()
         return found

@@ -13,23 +13,18 @@ Json = dict[str, Any]
 
 
 def study_table(made: Sequence[Cell], outcomes: Sequence[Outcome]) -> list[Json]:
-    """The rows of a sweep, with R_q of what was stored and what it picks."""
-    return [
-        dict(place) | averages(runs) | ratios(runs)
-        for place, runs in by_place(made, outcomes).items()
-    ]
-
-
-def ratios(runs: Sequence[RunResult]) -> Json:
-    """Means about R_q over runs that differ only in their seed."""
-    known = [ratio for run in runs if (ratio := stored_ratio(run)) is not None]
-    lost = [run.initial_forgetting for run in runs if run.initial_forgetting is not None]
-    picks = {str(run.mean_choice) for run in runs if run.mean_choice is not None}
-    return {
-        "volume_ratio": mean(known) if known else None,
-        "picks": sorted(picks),
-        "initial_forgetting": mean(lost) if lost else None,
-    }
+    """The rows of a sweep, with the mean R_q of what was stored and what it picks."""
+    rows = []
+    for place, runs in by_place(made, outcomes).items():
+        known = [ratio for run in runs if (ratio := stored_ratio(run)) is not None]
+        lost = [run.initial_forgetting for run in runs if run.initial_forgetting is not None]
+        about = {
+            "volume_ratio": mean(known) if known else None,
+            "picks": sorted({str(run.mean_choice) for run in runs if run.mean_choice is not None}),
+            "initial_forgetting": mean(lost) if lost else None,
+        }
+        rows.append(dict(place) | averages(runs) | about)
+    return rows
 
 
 def stored_ratio(run: RunResult) -> float | None:
@@ -49,9 +44,6 @@ def row_name(row: Json, without: str = "") -> str:
     return ", ".join(str(row[axis]) for axis in axes if axis != without)
 
 
-# Sentences
-
-
 def answer(rows: Sequence[Json], kind: str) -> str:
     """R_q compared with training, in a sentence; empty if the study does not ask."""
     if kind == "grid":
@@ -68,23 +60,20 @@ def best_of_grid(rows: Sequence[Json]) -> str:
     grids: dict[str, list[Json]] = {}
     for row in rows:
         grids.setdefault(row_name(row, "memory.quality"), []).append(row)
-    return " ".join(filter(None, (best_of(name, grid) for name, grid in grids.items())))
-
-
-def best_of(name: str, grid: Sequence[Json]) -> str:
-    """A sentence about the grid of one recipe."""
-    said = []
-    if len(grid) > 1:
-        best = max(grid, key=lambda row: float(row["average_incremental_accuracy"]))
-        score = best["average_incremental_accuracy"]
-        said.append(f"the best of the grid is {best['memory.quality']} ({score:.2f} %)")
-    picks = [" or ".join(row["picks"]) for row in grid if row["memory.quality"] == "original"]
-    if any(picks):
-        said.append(f"R_q, measured along the run with originals, picks {picks[0]}")
-    text = "; ".join(said)
-    if not text:
-        return ""
-    return f"{name}: {text}." if name else f"{text[0].upper()}{text[1:]}."
+    sentences = []
+    for name, grid in grids.items():
+        said = []
+        if len(grid) > 1:
+            best = max(grid, key=lambda row: float(row["average_incremental_accuracy"]))
+            score = best["average_incremental_accuracy"]
+            said.append(f"the best of the grid is {best['memory.quality']} ({score:.2f} %)")
+        picks = [" or ".join(row["picks"]) for row in grid if row["memory.quality"] == "original"]
+        if any(picks):
+            said.append(f"R_q, measured along the run with originals, picks {picks[0]}")
+        text = "; ".join(said)
+        if text:
+            sentences.append(f"{name}: {text}." if name else f"{text[0].upper()}{text[1:]}.")
+    return " ".join(sentences)
 
 
 def orders(rows: Sequence[Json], by: str, predicted: Callable[[Json], float]) -> str:

@@ -22,11 +22,7 @@ class Named(NamedTuple):
 
 
 def named(name: str) -> Named:
-    """A recipe, a preset, or a TOML or JSON file whose `recipe` is one.
-
-    Raises:
-        UsageError: an unknown name, or a file that cannot be read or has unknown fields.
-    """
+    """A recipe, a preset, or a TOML or JSON file whose `recipe` is one."""
     path = Path(name)
     if path.suffix not in (".toml", ".json"):
         return Named(name, name, preset(name))
@@ -49,11 +45,7 @@ FLAGS = {"set": "options"}  # flags with another name than their setting
 
 
 def changed(settings: Any, values: Any, where: str) -> Any:
-    """Settings with some values replaced, nested ones too.
-
-    Raises:
-        UsageError: an unknown field, or a value of another type.
-    """
+    """Settings with some values replaced, nested ones too."""
     if not isinstance(values, dict):
         raise UsageError(f"{where} must be a table of settings")
     hints = get_type_hints(type(settings))
@@ -68,11 +60,7 @@ def changed(settings: Any, values: Any, where: str) -> Any:
 
 
 def fitted(hint: Any, value: Any, where: str) -> Any:
-    """A value converted to the type of a field; a number may stand for its text.
-
-    Raises:
-        UsageError: a value of another type.
-    """
+    """A value converted to the type of a field; a number may stand for its text."""
     kind, choices = get_origin(hint), get_args(hint)
     if kind is Literal:
         if value not in choices:
@@ -100,11 +88,7 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
 
 
 def at(settings: Any, dotted: str, text: str, flag: str = "--grid") -> Any:
-    """Settings with one value replaced, by the name of its flag; 10+50 is several values.
-
-    Raises:
-        UsageError: an unknown field, or a value of another type.
-    """
+    """Settings with one value replaced, by the name of its flag; 10+50 is several values."""
     parts = [_parsed(part) for part in text.split("+")] if "+" in text else _parsed(text)
     nested: Any = parts
     for part in reversed(dotted.split(".")):
@@ -122,11 +106,7 @@ def _parsed(text: str) -> Any:
 
 
 def grid(entries: Sequence[str]) -> dict[str, list[str]]:
-    """Axes of a sweep: `memory.quality=10,25` to {"memory.quality": ["10", "25"]}.
-
-    Raises:
-        UsageError: no axis, an axis of another form or given twice, or `method`.
-    """
+    """Axes of a sweep: `memory.quality=10,25` to {"memory.quality": ["10", "25"]}."""
     if not entries:
         raise UsageError("--grid needs an axis, such as memory.quality=10,25,50 or seed=0,1,2")
     axes: dict[str, list[str]] = {}

@@ -204,11 +204,7 @@ class RunFolder(Keeper):
 
 
 def lock(path: Path, why: str) -> IO[bytes]:
-    """Lock a file until it is closed or this process ends.
-
-    Raises:
-        UsageError: another process holds it; `why` is the message.
-    """
+    """Lock a file until it is closed or this process ends."""
     file = path.open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -222,8 +218,7 @@ def open_events(path: Path) -> IO[bytes]:
     """Open the results for appending; a line that a crash cut short is removed."""
     file = path.open("ab+")
     file.seek(0)
-    written = file.read()
-    file.truncate(written.rfind(b"\n") + 1)
+    file.truncate(file.read().rfind(b"\n") + 1)
     return file
 
 
@@ -259,11 +254,7 @@ def finished(path: Path) -> RunResult | None:
 
 
 def read_kept(path: Path) -> Kept | None:
-    """The config of a run folder; None if there is none yet.
-
-    Raises:
-        OutputError: a config.json that is not a run's.
-    """
+    """The config of a run folder; None if there is none yet."""
     file = path / CONFIG
     if not file.exists():
         return None
@@ -276,14 +267,12 @@ def read_kept(path: Path) -> Kept | None:
 
 
 def refuse_changes(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse other settings than those the folder was started with.
-
-    Raises:
-        UsageError: they differ; the message shows how.
-    """
+    """Refuse other settings than those the folder was started with."""
     before, after = flat(dict(then)), flat(dict(now))
+    flags = {"stream": "images, classes or phases", "options": "--set"}
     changes = [
-        f"{flag(name)}: {before.get(name)} there, {after.get(name)} now"
+        f"{flags.get(name, '--' + name.replace('_', '-'))}: "
+        f"{before.get(name)} there, {after.get(name)} now"
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
     ]
@@ -292,13 +281,6 @@ def refuse_changes(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) 
             f"{path}: was started with other settings ({'; '.join(changes)}); use them, or choose "
             "another --out"
         )
-
-
-def flag(name: str) -> str:
-    """A setting as a flag."""
-    if name == "stream":
-        return "images, classes or phases"
-    return "--set" if name == "options" else f"--{name.replace('_', '-')}"
 
 
 def rounded(value: Any) -> Any:
@@ -313,9 +295,8 @@ def rounded(value: Any) -> Any:
 def drop_oldest(folder: Path) -> None:
     """Drop the oldest shared first phases beyond the size limit of the cache."""
     with suppress(FileNotFoundError):  # another process may be dropping them as well
-        files = sorted(folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime)
         total = 0
-        for file in files:
+        for file in sorted(folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime):
             total += file.stat().st_size
             if total > CACHE_BYTES:
                 file.unlink(missing_ok=True)

@@ -127,11 +127,7 @@ def preset_names() -> Iterator[str]:
 
 
 def preset(name: str) -> Preset:
-    """A recipe or preset by name.
-
-    Raises:
-        UsageError: an unknown name.
-    """
+    """A recipe or preset by name."""
     names = recipe_names()
     if name in names:
         return Preset(recipe(name), f"{name}, on any data")

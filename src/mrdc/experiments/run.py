@@ -1,17 +1,21 @@
 """`run`: one experiment, from settings to result, in a folder that it can be resumed from."""
 
+import os
+import platform
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mrdc import __version__
 from mrdc._utils.errors import TrainingError
 from mrdc.experiments.check import Checked, Listener, check
 from mrdc.experiments.classes import ClassExperiment
-from mrdc.experiments.experiment import Experiment
 from mrdc.experiments.folder import (
     RESULTS,
     Kept,
@@ -22,21 +26,18 @@ from mrdc.experiments.folder import (
     refuse_changes,
     rounded,
 )
-from mrdc.experiments.machine import machine
 from mrdc.experiments.scenes import SceneExperiment
 from mrdc.experiments.settings import AnySettings, decisive_settings, folder_name
 from mrdc.training.results import RunResult
 from mrdc.training.settings import RunSettings
 
+Experiment = ClassExperiment | SceneExperiment
+
 
 def open_experiment(
     settings: AnySettings, name: str = "", kept: Checked | None = None
 ) -> Experiment:
-    """Open the images of a run.
-
-    Raises:
-        MrdcError: data that cannot be used, or not with these phases.
-    """
+    """Open the images of a run."""
     if isinstance(settings, RunSettings):
         return ClassExperiment(settings, name, kept)
     return SceneExperiment(settings, kept)
@@ -49,11 +50,7 @@ def run(
     paper: float | None = None,
     listener: Listener = lambda kind, fields: None,
 ) -> RunResult:
-    """Run an experiment, or resume it; its result is also the last line of results.jsonl.
-
-    Raises:
-        MrdcError: settings, data or a folder that cannot be used.
-    """
+    """Run an experiment, or resume it; its result is also the last line of results.jsonl."""
     name = name or settings.method
     check(settings)
     path = settings.out or Path("runs") / folder_name(settings, name)
@@ -70,17 +67,11 @@ def run(
         refuse_changes(path, kept.settings, decisive)
         return done
     about = {"name": name, **Kept.about(checked), **machine()}
-    keeper = RunFolder(
-        path,
-        decisive,
-        about,
-        every=settings.checkpoint_seconds,
-        cache=settings.cache,
-        listener=listener,
-    )
+    every, cache = settings.checkpoint_seconds, settings.cache
+    keeper = RunFolder(path, decisive, about, every=every, cache=cache, listener=listener)
     try:
         if settings.tensorboard:
-            keeper.listener = both(listener, tensorboard(path))
+            keeper.listener = tensorboard(path, listener)
         with memory_errors():
             result = experiment.learn(keeper)
         result = replace(
@@ -97,17 +88,12 @@ def run(
         keeper.write_line(result.to_json())
     finally:
         keeper.close()
-    shown = RunResult.from_json(rounded(result.to_json()))
-    return replace(shown, phases=result.phases)
+    return replace(RunResult.from_json(rounded(result.to_json())), phases=result.phases)
 
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Explain in one line that training needs more memory than there is.
-
-    Raises:
-        TrainingError: with what takes less.
-    """
+    """Explain in one line that training needs more memory than there is."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -119,18 +105,8 @@ def memory_errors() -> Iterator[None]:
         ) from None
 
 
-def both(first: Listener, second: Listener) -> Listener:
-    """Call both listeners."""
-
-    def listen(kind: str, fields: dict[str, Any]) -> None:
-        first(kind, fields)
-        second(kind, fields)
-
-    return listen
-
-
-def tensorboard(path: Path) -> Listener:
-    """A listener that writes TensorBoard events."""
+def tensorboard(path: Path, listener: Listener) -> Listener:
+    """A listener that calls another and writes TensorBoard events."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(path / "tensorboard"))
@@ -138,6 +114,7 @@ def tensorboard(path: Path) -> Listener:
 
     def listen(kind: str, fields: dict[str, Any]) -> None:
         nonlocal steps
+        listener(kind, fields)
         if kind == "epoch":
             steps += 1
             for name in ("loss", "images_per_second"):
@@ -148,3 +125,27 @@ def tensorboard(path: Path) -> Listener:
             writer.flush()
 
     return listen
+
+
+def machine() -> dict[str, Any]:
+    """Commit, hardware and versions, as fields of a result."""
+    return {
+        "mrdc": __version__,
+        "commit": os.environ.get("MRDC_COMMIT") or commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **{package.lower(): version(package) for package in ("numpy", "Pillow")},
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def commit() -> str | None:
+    """The commit of this checkout, if it is one; `-dirty` if files were changed."""
+    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

@@ -1,6 +1,5 @@
 """Runs on scenes: detectors."""
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,39 +11,35 @@ from mrdc.detection.learner import make_scene_exemplars, run_scenes
 from mrdc.detection.settings import DetectSettings
 from mrdc.detection.stream import make_scenes
 from mrdc.experiments.check import Checked, Listener, check_photos
-from mrdc.experiments.experiment import Experiment
 from mrdc.experiments.settings import built_in
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
 
 
-class SceneExperiment(Experiment):
-    """A run on scenes.
-
-    Args:
-        kept: from the run's folder, with the images that it left out.
-    """
+class SceneExperiment:
+    """A run on scenes, without the images that `kept`, from the run's folder, leaves out."""
 
     def __init__(self, settings: DetectSettings, kept: Checked | None = None):
-        self.settings: DetectSettings = settings
+        self.settings = settings
         made = built_in(settings.data, "shapes")
         self.splits = shapes_splits() if made else open_scenes(Path(settings.data))
         if kept is not None:
-            self.splits = without(self.splits, kept.train_ids, kept.test_ids)
+            self.splits = without(self.splits, kept)
         self.stream = make_scenes(
             self.splits, settings.phases, settings.labelled, settings.unlabelled, settings.seed
         )
 
     def fingerprint(self) -> str:
+        """Hash of the images and their phases."""
         return self.stream.fingerprint()[:16]
 
     def check(self, listener: Listener) -> Checked:
+        """Read every image, and refuse a budget that is too small."""
         settings, stream = self.settings, self.stream
         known = stream.seen(settings.phases - 1).photos
         drawn = [photo for photos in stream.unlabelled for photo in photos]
         if settings.skip_bad:  # any of them may be drawn once others are left out
-            pool = self.splits.unlabelled or ()
-            every = [*self.splits.train.photos, *pool]
+            every = [*self.splits.train.photos, *(self.splits.unlabelled or ())]
             found = check_photos(every, stream.test.photos, settings.threads, listener, skip=True)
             if found.skipped:
                 drawn_now = SceneExperiment(settings, found).check(listener)
@@ -61,13 +56,8 @@ class SceneExperiment(Experiment):
             [*known, *drawn], stream.test.photos, settings.threads, listener, settings.skip_bad
         )
         if settings.weights is not None:
-            build_detector(
-                settings.detector,
-                1,
-                short=settings.short,
-                long=settings.long,
-                weights=settings.weights,
-            )
+            sides = {"short": settings.short, "long": settings.long}
+            build_detector(settings.detector, 1, **sides, weights=settings.weights)
         return found
 
     def learn(self, keeper: Keeper) -> RunResult:
@@ -75,16 +65,12 @@ class SceneExperiment(Experiment):
         return replace(result, synthetic=built_in(self.settings.data, "shapes"))
 
 
-def without(splits: SceneSplits, train: Collection[str], test: Collection[str]) -> SceneSplits:
-    """Splits without some images."""
-    pool = splits.unlabelled
+def without(splits: SceneSplits, kept: Checked) -> SceneSplits:
+    """Splits without the images that are left out."""
+    train, test, pool = splits.train, splits.test, splits.unlabelled
     return replace(
         splits,
-        train=splits.train.pick(
-            i for i, photo in enumerate(splits.train.photos) if photo.id not in train
-        ),
-        test=splits.test.pick(
-            i for i, photo in enumerate(splits.test.photos) if photo.id not in test
-        ),
-        unlabelled=None if pool is None else tuple(p for p in pool if p.id not in train),
+        train=train.pick(i for i, p in enumerate(train.photos) if p.id not in kept.train_ids),
+        test=test.pick(i for i, p in enumerate(test.photos) if p.id not in kept.test_ids),
+        unlabelled=None if pool is None else tuple(p for p in pool if p.id not in kept.train_ids),
     )

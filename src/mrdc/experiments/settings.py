@@ -1,5 +1,6 @@
 """Settings of any run: what decides its numbers, and the name of its folder."""
 
+import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -33,15 +34,8 @@ def decisive_settings(settings: AnySettings) -> dict[str, Any]:
     values["memory"]["select"] = usual_selector(settings.memory.select, scenes)
     if Path(settings.data).exists():
         values["data"] = str(Path(settings.data).resolve())
-    return {name: _plain(value) for name, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(entry) for name, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, Path) else value
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return plain
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,45 +19,28 @@ TEXTURES = {
 
 @dataclass(frozen=True)
 class Part:
-    """A grid of runs.
-
-    Attributes:
-        recipe: a recipe or preset.
-        grid: axes, as for `mrdc sweep --grid`.
-        settings: further settings, as setting=value.
-    """
+    """A grid of runs of a recipe or preset."""
 
     recipe: str
-    grid: tuple[str, ...]
-    settings: tuple[str, ...] = ()
+    grid: tuple[str, ...]  # axes, as for `mrdc sweep --grid`
+    settings: tuple[str, ...] = ()  # further settings, as setting=value
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that answer a question, and what to show of them.
+    """Runs that answer a question, and what to show of them."""
 
-    Attributes:
-        title: with the figure or appendix of the paper.
-        question: the question of its page.
-        parts: runs on the user's data.
-        small: runs on built-in data.
-        sections: sections of the page.
-        paper: published numbers, a header row first.
-        data: the built-in data.
-        answers: how R_q is compared with training: the quality it picks from a grid, or the order
-            of rows by the images that pass, or by how near R_q is to 1.
-        superclasses: whether it needs the superclass of each class.
-    """
-
-    title: str
+    title: str  # with the figure or appendix of the paper
     question: str
-    parts: tuple[Part, ...]
-    small: tuple[Part, ...]
-    sections: tuple[str, ...]
-    paper: tuple[Row, ...] = ()
-    data: Literal["textures", "shapes"] = "textures"
+    parts: tuple[Part, ...]  # on the user's data
+    small: tuple[Part, ...]  # on built-in data
+    sections: tuple[str, ...]  # of the page
+    paper: tuple[Row, ...] = ()  # published numbers, a header row first
+    data: Literal["textures", "shapes"] = "textures"  # the built-in data
+    # How R_q is compared with training: the quality it picks from a grid, or the order of rows by
+    # the images that pass, or by how near R_q is to 1.
     answers: Literal["", "grid", "images", "nearness"] = ""
-    superclasses: bool = False
+    superclasses: bool = False  # whether it needs the superclass of each class
 
 
 @cache
@@ -68,21 +51,15 @@ def studies() -> Mapping[str, Study]:
 
 
 def find_study(name: str) -> Study:
-    """A study by name.
-
-    Raises:
-        UsageError: an unknown name.
-    """
+    """A study by name."""
     return lookup(studies(), name, "study")
 
 
 def _study(entry: dict[str, Any]) -> Study:
-    values: dict[str, Any] = dict(entry)
+    values = {**entry, "sections": tuple(entry["sections"])}
     for key in ("parts", "small"):
-        values[key] = tuple(map(_part, entry[key]))
-    values["paper"] = tuple(tuple(row) for row in entry.get("paper", ()))
-    return Study(**values | {"sections": tuple(entry["sections"])})
-
-
-def _part(entry: dict[str, Any]) -> Part:
-    return Part(entry["recipe"], tuple(entry["grid"]), tuple(entry.get("settings", ())))
+        values[key] = tuple(
+            Part(part["recipe"], tuple(part["grid"]), tuple(part.get("settings", ())))
+            for part in entry[key]
+        )
+    return Study(**values | {"paper": tuple(map(tuple, entry.get("paper", ())))})

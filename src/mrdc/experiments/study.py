@@ -4,8 +4,9 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mrdc.training.results import RunResult
 from mrdc.training.settings import RunSettings
 
 Json = dict[str, Any]
+GROUPS = "textures-superclasses.csv"
 FLAGS = {"data": "--data", "out": "--out", "seed": "--seeds", "superclasses": "--superclasses"}
 # Settings that decide which images a run shows in which phase
 STREAM = ("data", "holdout", "phases", "first", "order", "superclasses", "labelled", "unlabelled")
@@ -41,13 +43,7 @@ def run_study(
 ) -> Json:
     """Run what is not finished yet; returns what the command prints, also in NAME.json.
 
-    Args:
-        data: the user's data; None for built-in data, on which a study is small.
-        superclasses: CSV of class,superclass, for the study of superclasses.
-        changes: settings of all runs, as setting=value.
-
-    Raises:
-        MrdcError: something that cannot be used, or runs that failed.
+    Without `data` it is small, on built-in data; `changes` of all runs are setting=value.
     """
     study = find_study(name)
     made = study_cells(name, out, data, seeds, superclasses, changes)
@@ -77,9 +73,6 @@ def small(study: Study, data: str | None) -> bool:
     return data is None or (data == study.data and not Path(data).exists())
 
 
-# The runs of a study
-
-
 def study_cells(
     name: str,
     out: Path,
@@ -88,11 +81,7 @@ def study_cells(
     superclasses: Path | None = None,
     changes: Sequence[str] = (),
 ) -> list[Cell]:
-    """Every run, in a folder under `out` named after its settings.
-
-    Raises:
-        UsageError: an argument that the study does not take, or one that it needs.
-    """
+    """Every run, in a folder under `out` named after its settings."""
     study = find_study(name)
     parts = study.small if small(study, data) else study.parts
     axes = dict.fromkeys(axis for part in parts for axis in grid(part.grid))
@@ -105,36 +94,28 @@ def study_cells(
     for part in parts:
 
         def base(recipe: str, part: Part = part) -> AnySettings:
-            return part_settings(recipe, data or study.data, groups, (*part.settings, *changes))
+            settings: AnySettings = replace(named(recipe).preset.settings, data=data or study.data)
+            if groups is not None and isinstance(settings, RunSettings):
+                settings = replace(settings, superclasses=groups)
+            for entry in (*part.settings, *changes):
+                dotted, _, text = entry.partition("=")
+                settings = at(settings, dotted, text, "--set-all")
+            return settings
 
         points = {**grid(part.grid), "seed": [str(seed) for seed in seeds]}
         made += cells(part.recipe, base, points, out)
     return [
-        replace(cell, place=place(cell, [*axes, "seed"]), folder=out / "runs" / run_name(cell))
+        replace(
+            cell,
+            place={axis: cell.place.get(axis) or value_at(cell, axis) for axis in (*axes, "seed")},
+            folder=out / "runs" / run_name(cell),
+        )
         for cell in made
     ]
 
 
-def part_settings(
-    recipe: str, data: str, groups: Path | None, changes: Sequence[str]
-) -> AnySettings:
-    """A recipe on this data, with the settings of the study and of the user."""
-    settings: AnySettings = named(recipe).preset.settings
-    settings = replace(settings, data=data)
-    if groups is not None and isinstance(settings, RunSettings):
-        settings = replace(settings, superclasses=groups)
-    for entry in changes:
-        dotted, _, text = entry.partition("=")
-        settings = at(settings, dotted, text, "--set-all")
-    return settings
-
-
 def check_changes(changes: Sequence[str], parts: Sequence[Part]) -> None:
-    """Refuse settings that have a flag or that the study varies.
-
-    Raises:
-        UsageError: such a setting, or another form.
-    """
+    """Refuse settings that have a flag or that the study varies."""
     axes = {axis for part in parts for axis in (*grid(part.grid), "recipe", "method")}
     for entry in changes:
         dotted, equals, text = entry.partition("=")
@@ -151,11 +132,7 @@ def check_changes(changes: Sequence[str], parts: Sequence[Part]) -> None:
 def superclass_file(
     name: str, study: Study, out: Path, data: str | None, given: Path | None
 ) -> Path | None:
-    """Absolute path of the CSV of class,superclass that a study reads.
-
-    Raises:
-        UsageError: it is missing, or the study does not read one.
-    """
+    """Absolute path of the CSV of class,superclass that a study reads."""
     if given is not None and not study.superclasses:
         raise UsageError(f"--superclasses {given}: the study {name} does not read superclasses")
     if given is not None:
@@ -163,7 +140,7 @@ def superclass_file(
     if not study.superclasses:
         return None
     if small(study, data):
-        return made_up(out)
+        return (out / GROUPS).resolve()
     assert data is not None
     if data.startswith("cifar100:"):  # has its own superclasses
         return None
@@ -171,10 +148,6 @@ def superclass_file(
         f"the study {name} on {data} needs --superclasses FILE.csv: a line class,superclass for "
         "each class, such as robin,bird"
     )
-
-
-def made_up(out: Path) -> Path:
-    return (out / "textures-superclasses.csv").resolve()
 
 
 def write_superclasses(out: Path) -> None:
@@ -185,22 +158,13 @@ def write_superclasses(out: Path) -> None:
     rows.writerows((name, group) for group, names in TEXTURES.items() for name in names)
     with output_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    with whole_file(made_up(out)) as file:
+    with whole_file(out / GROUPS) as file:
         file.write(text.getvalue().encode())
 
 
-def place(cell: Cell, axes: Sequence[str]) -> dict[str, str]:
-    """The place of a cell on all axes of the study, those of other parts included."""
-    return {axis: cell.place.get(axis) or value_at(cell, axis) for axis in axes}
-
-
 def value_at(cell: Cell, axis: str) -> str:
-    if axis == "recipe":
-        return cell.recipe
-    value: Any = cell.settings
-    for part in axis.split("."):
-        value = getattr(value, part)
-    return str(value)
+    """The value of a cell on an axis that only other parts of the study vary."""
+    return cell.recipe if axis == "recipe" else str(attrgetter(axis)(cell.settings))
 
 
 def run_name(cell: Cell) -> str:
@@ -214,12 +178,18 @@ def run_name(cell: Cell) -> str:
 
 
 def run_cells(made: Sequence[Cell], jobs: int | None, report: Report) -> dict[Path, RunResult]:
-    """Results by folder: finished ones, and those of the remaining runs.
-
-    Raises:
-        SweepError: some failed, of which the first is named; the others are finished first.
-    """
-    results = dict(finished_cells(made))
+    """Results by folder: those for the images as they are now, and those of the remaining runs."""
+    results: dict[Path, RunResult] = {}
+    streams: dict[tuple[object, ...], str] = {}  # every stream is opened once
+    for cell in made:
+        key = (*(getattr(cell.settings, field, None) for field in STREAM),)
+        if isinstance(cell.settings, DetectSettings):
+            key = (*key, cell.settings.seed)
+        if key not in streams:
+            streams[key] = open_experiment(cell.settings).fingerprint()
+        result, kept = finished(cell.folder), read_kept(cell.folder)
+        if result is not None and kept is not None and kept.settings.get("stream") == streams[key]:
+            results[cell.folder] = result
     unique = {cell.folder: cell for cell in made}
     for folder, result in results.items():
         report(unique[folder], result, "finished")
@@ -237,21 +207,3 @@ def run_cells(made: Sequence[Cell], jobs: int | None, report: Report) -> dict[Pa
             f"{failed[0].error}" + (others if len(failed) < len(left) else "")
         )
     return {folder: results[folder] for folder in unique}
-
-
-def finished_cells(made: Sequence[Cell]) -> Iterator[tuple[Path, RunResult]]:
-    """Folders with a result for the images as they are now. Opens every stream once.
-
-    Raises:
-        MrdcError: data that cannot be used.
-    """
-    streams: dict[tuple[object, ...], str] = {}
-    for cell in made:
-        key = (*(getattr(cell.settings, field, None) for field in STREAM),)
-        if isinstance(cell.settings, DetectSettings):
-            key = (*key, cell.settings.seed)
-        if key not in streams:
-            streams[key] = open_experiment(cell.settings).fingerprint()
-        result, kept = finished(cell.folder), read_kept(cell.folder)
-        if result is not None and kept is not None and kept.settings.get("stream") == streams[key]:
-            yield cell.folder, result

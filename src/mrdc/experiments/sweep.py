@@ -42,9 +42,6 @@ class Failure:
     folder: str
     error: str
 
-    def to_json(self) -> dict[str, str]:
-        return {"folder": self.folder, "error": self.error}
-
 
 Outcome = RunResult | Failure
 Report = Callable[[Cell, Outcome | None, str], None]  # a run that starts (None) or ends; "2 of 6"
@@ -57,14 +54,7 @@ def no_report(cell: Cell, outcome: Outcome | None, count: str) -> None:
 def cells(
     name: str, base: Callable[[str], AnySettings], axes: dict[str, list[str]], out: Path
 ) -> list[Cell]:
-    """Every point of the grid.
-
-    Args:
-        base: settings of a recipe, with the flags of the sweep applied.
-
-    Raises:
-        UsageError: an axis that is not a setting, an invalid value, or no data.
-    """
+    """Every point of the grid; `base` is a recipe with the flags of the sweep applied."""
     made = []
     for values in product(*axes.values()):
         place = dict(zip(axes, values, strict=True))
@@ -79,7 +69,8 @@ def cells(
             raise UsageError(f"{recipe} needs --data DATA, or --grid data=DATA,DATA")
         check(settings)
         label = ",".join(f"{axis.rpartition('.')[2]}={value}" for axis, value in place.items())
-        made.append(Cell(place, named(recipe).recipe, settings, out / _file_name(label)))
+        folder = out / re.sub(r"[^\w.,=+-]", "_", label)
+        made.append(Cell(place, named(recipe).recipe, settings, folder))
     folders = [cell.folder for cell in made]
     return [
         replace(cell, folder=folder.with_name(f"{folder.name}-{number}"))
@@ -87,10 +78,6 @@ def cells(
         else cell
         for number, (cell, folder) in enumerate(zip(made, folders, strict=True))
     ]
-
-
-def _file_name(label: str) -> str:
-    return re.sub(r"[^\w.,=+-]", "_", label)
 
 
 def sweep(made: Sequence[Cell], jobs: int | None, report: Report = no_report) -> list[Outcome]:
@@ -134,24 +121,19 @@ def _run(cell: Cell, life: IO[str]) -> Outcome:
 
 
 def _as_json(cell: Cell) -> dict[str, Any]:
-    values = asdict(cell.settings)
-    values = {
-        name: value for name, value in values.items() if name not in ("out", "method", "plugin")
+    plain = json.loads(json.dumps(asdict(cell.settings), default=str))
+    return {"recipe": cell.recipe} | {
+        name: value for name, value in plain.items() if name not in ("out", "method", "plugin")
     }
-    plain = json.loads(json.dumps(values, default=str))
-    return {"recipe": cell.recipe, **plain}
 
 
 def usual_jobs(count: int) -> int:
-    """Runs at a time: as many as memory allows, at 8 GB each, also on a GPU.
-
-    Without a GPU they would only compete for the cores, so one at a time.
-    """
+    """Runs at a time: as many as memory allows, at 8 GB each, also on a GPU."""
     import torch
 
     from mrdc.training.feed import free_memory
 
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available():  # they would only compete for the cores
         return 1
     places = (free_memory(torch.device(kind)) >> 33 for kind in ("cpu", "cuda"))
     return max(1, min(count, os.cpu_count() or 1, *places))
@@ -224,7 +206,7 @@ def run_sweep(
         "folder": str(out),
         "table": table(made, outcomes),
         "runs": [one.to_json() for one in outcomes if isinstance(one, RunResult)],
-        "failed": [one.to_json() for one in outcomes if isinstance(one, Failure)],
+        "failed": [asdict(one) for one in outcomes if isinstance(one, Failure)],
     }
     if not found["failed"]:
         with whole_file(out / "sweep.json") as file:
