@@ -136,11 +136,13 @@ def test_what_is_replayed_is_trained_on(replay: Any) -> None:
 
 
 def test_the_result_of_a_phase() -> None:
-    """AP, R_q of the originals 1, pseudo labels and their precision, the smallest eigenvalue."""
+    """AP, all criteria over the phase as one class, pseudo labels, the smallest eigenvalue."""
     settings = small("unbiased-teacher", options=("threshold=0.0",), phases=1)
     keeper = Notes()
     (result,) = run_scenes(settings, stream(settings), keeper).phases
-    assert result.candidates[0]["volume_ratio"] == 1
+    first, *others = result.candidates
+    assert first["volume_ratio"] == first["ratio_per_image"] == 1 and first["discrepancy"] > 0
+    assert all(row["ratio_per_image"] != 1 and row["discrepancy"] > 0 for row in others)
     assert {"pseudo_labels_per_image", "precision", "recall"} <= result.report.keys()
     assert result.report["smallest_eigenvalue"] > 0
     assert 0 <= result.accuracy <= 100 and set(result.by_class or {}) == {"dark", "bright"}

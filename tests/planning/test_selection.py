@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import mrdc.planning.selection
+from mrdc.planning.discrepancy import discrepancy
 from mrdc.planning.selection import (
     dpp_greedy,
     herding,
     herding_noreplace,
+    kernel_herding,
     nearest_mean,
     random_choice,
 )
@@ -55,9 +58,31 @@ def test_herding_follows_the_published_steps(n: int) -> None:
 
 def test_large_classes_take_the_path_without_a_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     features = class_like(80, 16)
-    with_gram = [select(features, 30).tolist() for select in (herding, dpp_greedy)]
+    selectors = (herding, kernel_herding, dpp_greedy)
+    with_gram = [select(features, 30).tolist() for select in selectors]
     monkeypatch.setattr(mrdc.planning.selection, "GRAM_LIMIT", 10)
-    assert [select(features, 30).tolist() for select in (herding, dpp_greedy)] == with_gram
+    monkeypatch.setattr(mrdc.planning.selection, "BLOCK", 7)
+    assert [select(features, 30).tolist() for select in selectors] == with_gram
+
+
+@pytest.mark.parametrize("distorted", [False, True])
+def test_kernel_herding_minimises_the_discrepancy_greedily(distorted: bool) -> None:
+    """Every pick is the one that lowers the discrepancy from all originals most."""
+    originals = class_like(30, 16)
+    rows = originals * np.linspace(1, 1.5, 16) if distorted else originals
+    everything, stored = torch.from_numpy(originals), torch.from_numpy(rows)
+    ranking: list[int] = []
+    for _ in range(12):
+        left = [n for n in range(30) if n not in ranking]
+        ranking.append(min(left, key=lambda n: discrepancy(everything, stored[[*ranking, n]])))
+    assert kernel_herding(rows, 12, 0, originals).tolist() == ranking
+    if not distorted:
+        assert kernel_herding(rows, 12).tolist() == ranking
+        better, usual = (
+            discrepancy(everything, everything[list(select(rows, 6))])
+            for select in (kernel_herding, herding)
+        )
+        assert better < usual
 
 
 def test_nearest_mean_orders_by_distance() -> None:

@@ -15,7 +15,7 @@ from mrdc.data.stream import Stream
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import embed
 from mrdc.planning import search as planning
-from mrdc.planning.selection import herding
+from mrdc.planning.selection import herding, kernel_herding
 from mrdc.training.exemplars import Arrange, Exemplars, keep_order
 from mrdc.training.settings import MemorySettings
 from tests.conftest import CHEAP
@@ -106,6 +106,27 @@ def test_preview_chooses_the_quality_if_none_is_chosen_yet(
     assert (made.quality, made.memory.quality, len(budgets)) == (50, 50, 1)
     assert held(made.memory) == held(seen)
     assert [candidate.quality for candidate in made.found.candidates] == [None, 50]
+
+
+@pytest.mark.parametrize(("quality", "compressed"), [("10", True), ("original", False)])
+def test_kernel_herding_ranks_compressed_images_of_a_known_quality(
+    quality: str, compressed: bool
+) -> None:
+    """So that what is stored, not what it was made from, stands in for all originals."""
+    made = store(
+        filling(quality=quality, select="kernel_herding", budget="3/class", qualities=(10,)), 0
+    )
+    differ = False
+    for label in (0, 1):
+        photos = made.stream.train.photos[label]
+        everything = ReplayMemory("1MB", made.pair[0], made.pair[1])
+        everything.add({0: [photo.load() for photo in photos]})
+        rows, targets = embed(everything.examples().photos, CHEAP)[0], made.features[label]
+        order = kernel_herding(rows if compressed else targets, len(photos), 0, targets)
+        names = made.memory.sources(label)
+        assert [photos[place].id for place in order[: len(names)]] == names
+        differ |= order.tolist() != kernel_herding(targets, len(photos)).tolist()
+    assert differ is compressed  # otherwise the two could not be told apart
 
 
 def test_preview_holds_the_new_classes_alone() -> None:

@@ -15,7 +15,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-BANDWIDTH = 0.5  # h, for rows of length 1
+from mrdc.planning.settings import BANDWIDTH
+
 BLOCK = 1024  # rows that are compared at a time
 
 

@@ -111,7 +111,8 @@ def run_pack(
             assert found.memory is not None
             memory = found.memory
         else:
-            rankings = compress_all(seen.pool, settings, space[0], seen.pool.rankings())[0]
+            by_original = seen.pool.rankings()
+            rankings = compress_all(seen.pool, settings, space[0], by_original, known=True)[0]
             memory = seen.pool.store(seen.budget, space[0], settings.accounting, rankings)
     memory.notes["search"] = _lasting(plan) if plan else None
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them

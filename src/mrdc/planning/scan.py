@@ -23,7 +23,13 @@ from mrdc.nn.embed import Embedder, embed, load_embedder
 from mrdc.nn.feature_cache import FeatureCache, open_cache
 from mrdc.planning.choice import check_criterion
 from mrdc.planning.search import Pool, Progress, search_space
-from mrdc.planning.selection import SELECTORS, Ranking, random_choice, usual_selector
+from mrdc.planning.selection import (
+    SELECTORS,
+    Ranking,
+    kernel_herding,
+    random_choice,
+    usual_selector,
+)
 from mrdc.planning.settings import PlanSettings
 
 NOTE = " " * 200  # placeholder for the notes on one candidate in a memory file
@@ -114,7 +120,7 @@ def scan(
             images,
             features,
             lambda photos, stage: embed_photos(photos, stage)[0],
-            lambda rows: rank(select, rows, settings.seed),
+            lambda rows, originals: rank(select, rows, settings.seed, originals),
             notes=notes,
             threads=settings.threads,
             skip=skip,
@@ -128,9 +134,14 @@ def scan(
             cache.close()
 
 
-def rank(select: str, features: Sequence[Tensor], seed: int) -> list[Ranking]:
-    """Ranked indices by class."""
+def rank(
+    select: str, features: Sequence[Tensor], seed: int, originals: Sequence[Tensor] | None = None
+) -> list[Ranking]:
+    """Ranked indices by class; `originals` if the features are those of compressed images."""
     selector = SELECTORS.find(select)
+    if selector is kernel_herding and originals is not None:
+        pairs = zip(features, originals, strict=True)
+        return [kernel_herding(rows, len(rows), seed, targets) for rows, targets in pairs]
     return [selector(rows, len(rows), (seed, label)) for label, rows in enumerate(features)]
 
 

@@ -25,7 +25,7 @@ from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.planning.discrepancy import discrepancy, mean_kernel
-from mrdc.planning.selection import Ranking
+from mrdc.planning.selection import Ranking, kernel_herding
 from mrdc.planning.settings import SearchSettings
 from mrdc.planning.volume import (
     PhaseRatio,
@@ -53,7 +53,8 @@ class Pool:
     images: ImageSet
     features: Sequence[Tensor]  # of the originals, by class, (n, d)
     embed: Callable[[Sequence[Photo], str], Tensor]  # takes photos and the name of the stage
-    rank: Callable[[Sequence[Tensor]], list[Ranking]]  # features to ranked indices, by class
+    # Features by class to ranked indices; for compressed images, those of all originals come second
+    rank: Callable[[Sequence[Tensor], Sequence[Tensor] | None], list[Ranking]]
     arrange: Callable[[Sequence[Ranking]], list[Ranking]] = list  # some methods change rankings
     notes: Mapping[str, Any] = field(default_factory=dict)  # JSON values for the memory file
     threads: int | None = None
@@ -63,7 +64,7 @@ class Pool:
 
     def rankings(self) -> list[Ranking]:
         """Ranked indices of the originals, by class."""
-        return self.arrange(self.rank(self.features))
+        return self.arrange(self.rank(self.features, None))
 
     def store(
         self, budget: Budget, pair: Pair, accounting: str, rankings: Sequence[Ranking]
@@ -146,7 +147,9 @@ def search(
     memory: ReplayMemory | None = None
     best: int | None = None
     for pair in search_space(settings, originals=True):
-        candidate, stored, order = measure(pool, budget, settings, pair, by_original, exact)
+        candidate, stored, order = measure(
+            pool, budget, settings, pair, by_original, exact, known=pair == keep
+        )
         candidates.append(candidate)
         judged = judge(candidates, settings)
         best = choose_quality(judged, settings.criterion)
@@ -185,10 +188,11 @@ def measure(
     pair: Pair,
     by_original: Sequence[Ranking],
     exact: bool = False,
+    known: bool = False,
 ) -> tuple[Candidate, ReplayMemory | None, list[Ranking]]:
     """A measured candidate, the images that fit, and their order."""
     codec, quality = pair
-    rankings, everything, all_rows = compress_all(pool, settings, pair, by_original, exact)
+    rankings, everything, all_rows = compress_all(pool, settings, pair, by_original, exact, known)
     try:
         memory = pool.store(budget, pair, settings.accounting, rankings)
     except BudgetError as error:
@@ -229,20 +233,26 @@ def compress_all(
     pair: Pair,
     by_original: Sequence[Ranking],
     exact: bool = False,
+    known: bool = False,
 ) -> tuple[list[Ranking], ReplayMemory | None, Mapping[int, Tensor]]:
     """The order to store images in: by originals, or by the compressed images.
 
-    If that was needed, also all images compressed, and their features by label.
+    Kernel herding ranks the compressed images also if the quality is `known` beforehand. If they
+    were needed, also all images compressed, and their features by label.
     """
-    independent = settings.pairing == "independent"
-    if pair[0].qualities is None or not (independent or exact):
+    by_compressed = settings.pairing == "independent" or (
+        known and settings.select == kernel_herding.__name__
+    )
+    if pair[0].qualities is None or not (by_compressed or exact):
         return list(by_original), None, {}
     memory = pool.store(UNLIMITED, pair, settings.accounting, by_original)
     rows = pool.embed_memory(memory)
-    if not independent:
+    if not by_compressed:
         return list(by_original), memory, rows
     places = pool.places(memory)
-    back = zip(memory.labels, pool.rank([rows[label] for label in memory.labels]), strict=True)
+    labels = memory.labels
+    orders = pool.rank([rows[n] for n in labels], [pool.features[n] for n in labels])
+    back = zip(labels, orders, strict=True)
     rankings = pool.arrange([np.array(places[label])[order] for label, order in back])
     return rankings, memory, rows
 

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mrdc._utils.registry import Registry, lookup
+from mrdc.planning.settings import BANDWIDTH
 
 Ranking = NDArray[np.intp]
 Seed = int | Sequence[int]
 Selector = Callable[[ArrayLike, int, Seed], Ranking]
 
 GRAM_LIMIT = 4096  # above this many rows, similarities are computed on demand
+BLOCK = 1024  # rows that are compared at a time
 
 
 def unit_rows(features: ArrayLike) -> NDArray[np.float64]:
@@ -66,6 +68,40 @@ def _herd(features: ArrayLike, count: int, repeats_until: int) -> Ranking:
     return np.array(list(ranking), dtype=np.intp)
 
 
+def kernel_herding(
+    features: ArrayLike, count: int, seed: Seed = 0, originals: ArrayLike | None = None
+) -> Ranking:
+    """Greedy search for the rows with the smallest discrepancy from all originals.
+
+    After m picks the next row x maximises (m + 1) mean k(x, originals) - sum of k(x, picked): close
+    to many originals, and far from what is picked already. `originals` are the rows themselves if
+    not given; if these are features of compressed images, pass those of their originals.
+    """
+    rows = unit_rows(features)
+    targets = rows if originals is None else unit_rows(originals)
+    blocks = range(0, len(rows), BLOCK)
+    means = [_kernel(rows[at : at + BLOCK], targets).mean(axis=1) for at in blocks]
+    to_targets = np.concatenate([np.zeros(0), *means])
+    whole = _kernel(rows, rows) if len(rows) <= GRAM_LIMIT else None
+    scores = to_targets.copy()
+    ranking: list[int] = []
+    while len(ranking) < min(count, len(rows)):
+        pick = int(scores.argmax())
+        ranking.append(pick)
+        near = _kernel(rows[pick : pick + 1], rows)[0] if whole is None else whole[pick]
+        scores += to_targets - near
+        scores[pick] = -np.inf
+    return np.array(ranking, dtype=np.intp)
+
+
+def _kernel(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The kernel of the discrepancy, for unit rows (n, d) and (m, d); shape (n, m)."""
+    lengths = [np.square(rows).sum(axis=1) for rows in (left, right)]  # 0 for a row of zeros
+    distances = lengths[0][:, None] + lengths[1] - 2 * left @ right.T
+    values: NDArray[np.float64] = np.exp(-np.maximum(distances, 0) / BANDWIDTH)
+    return values
+
+
 def nearest_mean(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     """Rows by distance to the mean of the unit features, nearest first."""
     rows = unit_rows(features)
@@ -106,7 +142,14 @@ def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     return np.array(ranking, dtype=np.intp)
 
 
-_BUILT_IN = (herding, herding_noreplace, nearest_mean, random_choice, dpp_greedy)
+_BUILT_IN = (
+    herding,
+    herding_noreplace,
+    kernel_herding,
+    nearest_mean,
+    random_choice,
+    dpp_greedy,
+)
 SELECTORS: Registry[Selector] = Registry(
     "selector", "selectors", {selector.__name__: selector for selector in _BUILT_IN}
 )

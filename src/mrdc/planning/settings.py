@@ -10,6 +10,7 @@ QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
 Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
 CRITERION: Criterion = "ratio-per-image"  # the default
 EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.03}  # default bounds; 0.5 is the paper's
+BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
 
 

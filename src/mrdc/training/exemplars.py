@@ -112,8 +112,8 @@ class Exemplars:
                 order.append(np.array(self.arrange(names, ranking.tolist(), label), np.intp))
             return order
 
-        def ranked(rows: Sequence[Tensor]) -> list[Ranking]:
-            return rank(self.select, rows, self.seed)
+        def ranked(rows: Sequence[Tensor], originals: Sequence[Tensor] | None) -> list[Ranking]:
+            return rank(self.select, rows, self.seed, originals)
 
         with clock.part("select"):
             rows = features(images.all_photos)
@@ -166,7 +166,8 @@ class Exemplars:
         with clock.part("encode"):
             rankings = self.found.rankings
             if made is None or not searching:
-                rankings = compress_all(pool, self.settings, self.pair, pool.rankings())[0]
+                by_original = pool.rankings()
+                rankings = compress_all(pool, self.settings, self.pair, by_original, known=True)[0]
             memory.codec, memory.quality = self.pair
             start = self.stream.phases[phase].start
             images: dict[int, list[Photo | Encoded]] = {}
