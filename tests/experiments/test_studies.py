@@ -27,8 +27,9 @@ from tests.experiments.results import result
 from tests.processes import Cli
 
 NAMES = "trade-off volume-ratio t-sne compute storage forgetting fixed-budget fewer superclasses"
-NAMES += " detection codecs selectors"
+NAMES += " detection codecs selectors choice"
 SECTIONS = "runs table accuracy budget trade-off volume-ratio time memory t-sne confusion detection"
+SECTIONS += " choice"
 OUT = Path("out")
 IMAGES = "1" * 16  # the fingerprint of a stream
 Json = dict[str, Any]
@@ -86,7 +87,7 @@ def test_published_numbers_are_those_of_the_presets() -> None:
 def test_studies_share_runs() -> None:
     """Equal settings share a folder, on built-in and on other data."""
     folders = {name: {cell.folder for cell in study_cells(name, OUT)} for name in NAMES.split()}
-    assert folders["trade-off"] == folders["volume-ratio"]
+    assert folders["trade-off"] == folders["volume-ratio"] == folders["choice"]
     for name in ("compute", "forgetting", "storage", "codecs", "selectors"):
         assert folders["t-sne"] < folders[name]
     assert folders["trade-off"] & folders["compute"] & folders["forgetting"] & folders["fewer"]
@@ -242,9 +243,9 @@ def test_a_study_whose_runs_fail_names_the_first(tmp_path: Path, swept: SimpleNa
 # Conclusions
 
 RATIOS = [
-    {"codec": "original", "quality": None, "by_phase": [1.0, 1.0]},
-    {"codec": "jpeg", "quality": 75, "by_phase": [1.2, 1.4]},
-    {"codec": "jpeg", "quality": 50, "by_phase": [3.0, None]},
+    {"codec": "original", "quality": None, "quantity": [9, 9], "by_phase": [1.0, 1.0]},
+    {"codec": "jpeg", "quality": 75, "quantity": [20, 9], "by_phase": [1.2, 1.4]},
+    {"codec": "jpeg", "quality": 50, "quantity": [30, 9], "by_phase": [3.0, None]},
 ]
 
 
@@ -325,7 +326,7 @@ def test_an_interrupted_study_can_be_resumed(cli: Cli, swept: SimpleNamespace) -
     assert cli.err == "mrdc: interrupted: run the same command to resume\n"
 
 
-@pytest.mark.parametrize("name", ["volume-ratio", "detection", "compute", "selectors"])
+@pytest.mark.parametrize("name", ["volume-ratio", "detection", "compute", "selectors", "choice"])
 def test_what_a_study_prints(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swept: SimpleNamespace, cli: Cli
 ) -> None:
@@ -342,6 +343,7 @@ def test_what_a_study_prints(
     assert ("The paper:" in cli.out) is bool(study.paper)
     assert f"the page: {tmp_path / name}.html" in cli.out.replace("\n", "")
     assert ("AP50" in cli.out) is (name == "detection")
+    assert ("R_q as published" in cli.out) is (name == "choice")
     assert (pages[0]["title"], pages[0]["question"]) == (study.title, study.question)
     assert (pages[0]["paper"], pages[0]["sections"]) == (study.paper, study.sections)
 

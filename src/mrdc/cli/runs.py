@@ -164,6 +164,8 @@ def study(console: Console, found: dict[str, Any]) -> None:
             known = "" if row["volume_ratio"] is None else ratio(row["volume_ratio"])
             made.add_row(name, clean(", ".join(row["quality"])), known, ", ".join(row["picks"]))
         console.print(made)
+    if "regret" in found:
+        regret(console, found["regret"])
     if found["answer"]:
         console.print(f"[bold]{clean(found['answer'])}[/bold]")
     if found["paper"]:
@@ -171,6 +173,23 @@ def study(console: Console, found: dict[str, Any]) -> None:
         (first, *columns), *published = ([*map(str, row)] for row in found["paper"])
         console.print(table(f"{first}<", *columns, rows=published))
     console.print(f"{count(len(found['runs']), 'run')}; the page: {clean(found['page'])}")
+
+
+def regret(console: Console, found: dict[str, Any]) -> None:
+    """What each rule loses over all grids, and what it picks in each."""
+    made = table("rule<", "grids", "points lost", "95 % interval", "worst")
+    for row in found["rules"]:
+        known = row["mean"] is not None
+        between = "" if row["low"] is None else f"{row['low']:.2f} to {row['high']:.2f}"
+        numbers = [f"{row['mean']:.2f}", between, f"{row['worst']:.2f}"] if known else ["?"] * 3
+        made.add_row(row["rule"], str(row["grids"]), *numbers)
+    console.print(made)
+    rules = [row["rule"] for row in found["rules"]]
+    made = table("setting<", "seed", "best<", *(f"{rule}<" for rule in rules))
+    for row in found["grids"]:
+        picks = [(row[rule]["pick"] or "?").removeprefix("jpeg ") for rule in rules]
+        made.add_row(clean(row["setting"]), str(row["seed"]), row["best"], *picks)
+    console.print(made)
 
 
 def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:

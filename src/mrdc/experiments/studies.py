@@ -38,8 +38,8 @@ class Study:
     paper: tuple[Row, ...] = ()  # published numbers, a header row first
     data: Literal["textures", "shapes"] = "textures"  # the built-in data
     # How R_q is compared with training: the quality it picks from a grid, or the order of rows by
-    # the images that pass, or by how near R_q is to 1.
-    answers: Literal["", "grid", "images", "nearness"] = ""
+    # the images that pass, or by how near R_q is to 1. regret: every rule against the grid.
+    answers: Literal["", "grid", "images", "nearness", "regret"] = ""
     superclasses: bool = False  # whether it needs the superclass of each class
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from mrdc._utils.errors import SweepError, UsageError
 from mrdc._utils.files import output_errors, whole_file
 from mrdc.detection.settings import DetectSettings
+from mrdc.experiments.choice import of_study
 from mrdc.experiments.conclusions import answer, study_table
 from mrdc.experiments.config import at, grid, named
 from mrdc.experiments.folder import finished, read_kept
@@ -63,6 +64,8 @@ def run_study(
         "page": str(out / f"{name}.html"),
         "runs": [str(folder) for folder in results],
     }
+    if study.answers == "regret":
+        found |= of_study(made, [results[cell.folder] for cell in made])
     with whole_file(out / f"{name}.json") as file:
         file.write(json.dumps(found, indent=1).encode())
     return found

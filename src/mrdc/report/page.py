@@ -12,7 +12,7 @@ from mrdc import __version__
 from mrdc._utils.errors import OutputError, UsageError
 from mrdc._utils.files import output_errors, whole_file
 from mrdc._utils.registry import lookup
-from mrdc.report import curves, tables
+from mrdc.report import choices, curves, tables
 from mrdc.report.contents import contents
 from mrdc.report.figures import Figure, Grid, Section
 from mrdc.report.lead import lead_text
@@ -24,6 +24,7 @@ SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
     "accuracy": curves.accuracy,
     "budget": tables.budgets,
     "trade-off": curves.trade_off,
+    "choice": choices.choice,
     "volume-ratio": curves.volume_ratios,
     "detection": tables.detection,
     "confusion": curves.confusion,
