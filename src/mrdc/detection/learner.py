@@ -277,7 +277,7 @@ def embedder(model: FasterRCNN, device: torch.device) -> Embedder:
             return pooled_features(model, images[0].to(device).float() / 255)[None]
 
     model.eval()
-    return Embedder(features, whole=True)
+    return Embedder(features, whole=True, device=device)
 
 
 def dependence(exemplars: Exemplars, phase: int) -> tuple[float, list[str]]:

@@ -23,6 +23,7 @@ from mrdc.nn.feature_cache import FeatureCache
 from mrdc.nn.net import normalised
 
 Network = Callable[[Tensor], Tensor]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Embedder:
     key: str | None = None  # identifies network and weights in the feature cache; None: no cache
     batch_size: int = 64
     whole: bool = False  # embed each image as it is, one by one, rather than its centre crop
+    device: torch.device = CPU  # where the network is
 
 
 def as_embedder(embed: str | Callable[[Tensor], Any] | Embedder) -> Embedder | None:
@@ -147,7 +149,8 @@ def network_embedder(
         with exact():
             return features(full.contiguous(memory_format=torch.channels_last))[: len(images)]
 
-    return Embedder(run, size, f"{key}-{device.type}" if key else None, batch_size)
+    cached_as = f"{key}-{device.type}" if key else None
+    return Embedder(run, size, cached_as, batch_size, device=device)
 
 
 def pick_device(name: str) -> torch.device:

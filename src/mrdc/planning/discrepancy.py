@@ -24,8 +24,9 @@ def kernel(left: Tensor, right: Tensor) -> Tensor:
     """k of every row of `left` (n, d) and every row of `right` (m, d), in float64, shape (n, m)."""
     rows = [torch.nn.functional.normalize(one.double(), dim=1) for one in (left, right)]
     lengths = [one.square().sum(dim=1) for one in rows]  # 1, or 0 for a row of zeros
-    distances = lengths[0][:, None] + lengths[1] - 2 * rows[0] @ rows[1].T
-    return torch.exp(-distances.clamp_min(0) / BANDWIDTH)
+    products = rows[0] @ rows[1].T
+    closeness = products.mul_(2).sub_(lengths[0][:, None]).sub_(lengths[1])  # -|a - b|^2
+    return closeness.clamp_max_(0).div_(BANDWIDTH).exp_()
 
 
 def mean_kernel(left: Tensor, right: Tensor) -> float:

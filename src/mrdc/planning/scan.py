@@ -19,7 +19,7 @@ from mrdc.data.photo import Photo
 from mrdc.data.scenes import check_sides
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.fill import Skip
-from mrdc.nn.embed import Embedder, embed, load_embedder
+from mrdc.nn.embed import CPU, Embedder, embed, load_embedder
 from mrdc.nn.feature_cache import FeatureCache, open_cache
 from mrdc.planning.choice import check_criterion
 from mrdc.planning.search import Pool, Progress, search_space
@@ -126,6 +126,7 @@ def scan(
             skip=skip,
             progress=progress,
             folder=folder,
+            device=CPU if network is None else network.device,
         )
         budget = parse_budget(settings.budget, images.original_bytes)
         yield Scan(pool, budget, select, skipped, start)

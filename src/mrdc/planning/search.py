@@ -23,6 +23,7 @@ from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
+from mrdc.nn.embed import CPU
 from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.planning.discrepancy import discrepancy, mean_kernel
 from mrdc.planning.selection import Ranking, kernel_herding
@@ -61,6 +62,7 @@ class Pool:
     skip: Callable[[ImageError], None] | None = None  # without it, an unreadable image raises
     progress: Progress = quiet
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    device: torch.device = CPU  # where to compare features
 
     def rankings(self) -> list[Ranking]:
         """Ranked indices of the originals, by class."""
@@ -109,14 +111,18 @@ class Pool:
     @cached_property
     def spreads(self) -> list[float]:
         """Mean kernel among the originals of each class, which is the same for every candidate."""
-        return [mean_kernel(rows, rows) for rows in self.features]
+        return [mean_kernel(rows, rows) for rows in map(self._moved, self.features)]
+
+    def _moved(self, rows: Tensor) -> Tensor:
+        return rows.to(self.device)
 
     def discrepancies(self, stored: Mapping[int, Tensor]) -> dict[str, float]:
         """By class, from all originals to the stored images, whose features are by label."""
-        return {
-            self.images.classes[label]: discrepancy(self.features[label], rows, self.spreads[label])
-            for label, rows in stored.items()
-        }
+        found = {}
+        for label, rows in stored.items():
+            originals, some = self._moved(self.features[label]), self._moved(rows)
+            found[self.images.classes[label]] = discrepancy(originals, some, self.spreads[label])
+        return found
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,15 @@ class Exemplars:
         with clock.part("select"):
             rows = features(images.all_photos)
         self.features = list(torch.split(rows, [len(photos) for photos in images.photos]))
-        return Pool(images, self.features, features, ranked, arranged, threads=self.threads)
+        return Pool(
+            images,
+            self.features,
+            features,
+            ranked,
+            arranged,
+            threads=self.threads,
+            device=embedder.device,
+        )
 
     def _share(self, phase: int) -> Budget:
         """The budget of the classes of a phase."""
