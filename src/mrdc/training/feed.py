@@ -162,7 +162,7 @@ class GpuFeed:
         crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
         batches = in_batches(rng.permutation(len(self)), batch_size)
         if self.companions is not None and self.companions.match is not None:
-            places = torch.arange(len(self), device=self.images.device).split(batch_size)
+            places = torch.split(torch.arange(len(self), device=self.labels.device), batch_size)
             self.companions.match(self._views(crops, part, batch_size) for part in places)
         companions, told = chosen(self.companions, batches, rng)
         others = crops
