@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
@@ -14,6 +14,20 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = RESULTS.parents[1] / "REPRODUCTION.md"
 Row = dict[str, Any]
 APS = ("ap", "ap50", "ap75")
+# Deviations of the paper's CUB columns (5, 10 and 25 phases)
+DEVIATIONS: dict[str, tuple[float, float, float]] = {
+    "lwf": (0.48, 0.96, 0.74),
+    "icarl": (0.58, 0.66, 0.73),
+    "bic": (0.88, 0.70, 0.27),
+    "lucir": (0.32, 0.28, 0.66),
+    "podnet": (0.31, 0.65, 0.44),
+    "lucir-mrdc": (0.60, 0.51, 0.72),
+    "podnet-mrdc": (0.28, 0.37, 0.43),
+    "lucir-aanets": (0.66, 0.77, 0.95),
+    "lucir-aanets-mrdc": (1.07, 0.87, 1.42),
+    "lucir-dde": (0.65, 0.69, 0.33),
+    "lucir-dde-mrdc": (0.60, 0.48, 0.34),
+}
 
 
 def read(name: str) -> list[Row]:
@@ -92,85 +106,138 @@ def speed() -> str:
     return table(*rows)
 
 
-def same(run: Row) -> tuple[object, ...]:
-    """What runs that differ only in their seed share."""
-    return run["name"], len(run["sizes"]), run["budget"], run["quality_rule"]
-
-
-def compared(label: str) -> str:
-    """Averaged incremental accuracy of every recipe on some data beside the paper's."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
+def groups(label: str, budget: str = "20/class") -> dict[tuple[str, int], list[Row]]:
+    """Runs on some data by recipe and number of phases, in the order of the paper's table."""
+    found: dict[tuple[str, int], list[Row]] = {}
     for run in read("runs"):
-        if run["label"] == label and run["budget"] != "5/class":  # that has a table of its own
-            groups.setdefault(same(run), []).append(run)
-    head = ["recipe", "phases", "runs", "ours, %", "the paper, %", "last, %"]
-    rows: list[list[object]] = [[*head, "forgetting", "quality", "images held", "by seed"]]
-    for (recipe, sizes, *_), runs in sorted(groups.items(), key=lambda item: in_table(*item[0])):
-        assert isinstance(sizes, int) and isinstance(recipe, str)
-        rows.append(cells(recipe, sizes, runs, "average_incremental_accuracy", "accuracy", label))
-        if recipe.startswith("icarl"):  # the same network answers by its head as LwF's does
-            lwf = recipe.replace("icarl", "lwf")
-            scores = ("head_average_incremental_accuracy", "head_accuracy")
-            rows.append([*cells(lwf, sizes, runs, *scores, label)[:6], "", *rows[-1][7:9], ""])
-    return table(*rows)
+        if run["label"] == label and run["budget"] == budget:
+            for recipe, result in answers(run):
+                found.setdefault((recipe, len(run["sizes"]) - 1), []).append(result)
+    runs = {key: sorted(group, key=lambda run: int(run["seed"])) for key, group in found.items()}
+    return dict(sorted(runs.items(), key=lambda item: in_table(*item[0])))
 
 
-def in_table(recipe: object, sizes: object, *_: object) -> tuple[object, ...]:
+def answers(run: Row) -> Iterator[tuple[str, Row]]:
+    """A run under its recipe; iCaRL's also as LwF's, which is the same network with its head."""
+    yield run["name"], run
+    if run["name"].startswith("icarl"):
+        average = run["head_average_incremental_accuracy"]
+        curve = {"accuracy": run["head_accuracy"], "average_incremental_accuracy": average}
+        yield run["name"].replace("icarl", "lwf"), {**run, **curve, "initial_forgetting": None}
+
+
+def in_table(recipe: str, phases: int) -> tuple[object, ...]:
     """Phases, then the method, then originals before compressed."""
-    base = str(recipe).removesuffix("-mrdc")
+    base = recipe.removesuffix("-mrdc")
     methods = [name for name in TABLE_1 if not name.endswith("-mrdc")]
     place = methods.index(base) if base in methods else len(methods)
-    return sizes, place, base, recipe
+    return phases, place, base, recipe
 
 
-def cells(
-    recipe: str, sizes: int, runs: list[Row], score: str, curve: str, label: str
-) -> list[object]:
-    column = COLUMNS.index(f"cub-{sizes - 1}") if label.startswith("cub") else None
-    published = TABLE_1[recipe][column] if column is not None and recipe in TABLE_1 else None
-    scores = [run[score] for run in sorted(runs, key=lambda run: int(run["seed"]))]
-    return [
-        recipe,
-        sizes - 1,
-        len(runs),
-        spread(scores),
-        "" if published is None else f"{published:.2f}",
-        f"{mean(run[curve][-1] for run in runs):.2f}",
-        f"{mean(run['average_forgetting'] for run in runs):.2f}",
-        ", ".join(sorted({str(run["quality"] or "original") for run in runs})),
-        f"{mean(run['memory']['items'] for run in runs):,.0f}",
-        ", ".join(f"{found:.2f}" for found in scores),
-    ]
+def published(recipe: str, phases: int, label: str) -> tuple[float | None, float | None]:
+    """The paper's mean and deviation."""
+    if label != "cub":
+        return None, None
+    column = COLUMNS.index(f"cub-{phases}")
+    found = TABLE_1.get(recipe, (None,) * len(COLUMNS))[column]
+    return found, DEVIATIONS.get(recipe, (None,) * 3)[column]
 
 
-def grid() -> str:
-    """Every quality at a small budget, beside R_q of the run that replays originals."""
-    runs = [run for run in read("runs") if run["budget"] == "5/class" and run["name"] == "lucir"]
-    ratios = {
-        row["quality"]: row
-        for run in runs
-        if run["quality"] is None
-        for row in run["volume_ratios"]
-    }
-    head = ["quality", "images held", "averaged, %", "last, %", "forgetting"]
-    rows: list[list[object]] = [
-        [*head, "R_q after phase 0", "R_q, mean of the phases", "mean R_q of 25 along this run"]
-    ]
-    for run in runs:
-        ratio = ratios[run["quality"]]
+def compared(label: str, budget: str = "20/class") -> str:
+    """Averaged incremental accuracy of every recipe on some data beside the paper's."""
+    head = ["recipe", "phases", "seeds", "averaged, %", "the paper", "after phase 0", "last"]
+    rows: list[list[object]] = [[*head, "forgetting, initial classes", "quality", "images held"]]
+    for (recipe, phases), runs in groups(label, budget).items():
+        mean_, deviation = published(recipe, phases, label)
+        forgotten = [run["initial_forgetting"] for run in runs]
         rows.append(
             [
-                run["quality"] or "original",
-                f"{run['memory']['items']:,}",
-                f"{run['average_incremental_accuracy']:.2f}",
-                f"{run['accuracy'][-1]:.2f}",
-                f"{run['average_forgetting']:.2f}",
-                f"{ratio['by_phase'][0]:.2f}",
-                f"{ratio['mean']:.2f}",
-                *(f"{r['mean']:.2f}" for r in run["volume_ratios"] if r["quality"] == 25),
+                recipe,
+                phases,
+                ", ".join(str(run["seed"]) for run in runs),
+                spread([run["average_incremental_accuracy"] for run in runs]),
+                "" if mean_ is None else f"{mean_:.2f} +- {deviation:.2f}",
+                spread([run["accuracy"][0] for run in runs]),
+                spread([run["accuracy"][-1] for run in runs]),
+                "" if None in forgotten else spread(forgotten),
+                ", ".join(sorted({str(run["quality"] or "original") for run in runs})),
+                f"{mean(run['memory']['items'] for run in runs):,.0f}",
             ]
         )
     return table(*rows)
+
+
+def pairs(label: str, budget: str = "20/class") -> str:
+    """Compressed minus original, over pairs of one seed that share the network of phase 0."""
+    found = groups(label, budget)
+    head = [
+        "method",
+        "phases",
+        "pairs",
+        "gain, averaged",
+        "the paper's",
+        "gain after the last phase",
+    ]
+    rows: list[list[object]] = [head]
+    for (recipe, phases), compressed in found.items():
+        base = recipe.removesuffix("-mrdc")
+        originals = {run["seed"]: run for run in found.get((base, phases), [])}
+        if base == recipe or not originals:
+            continue
+        both = [(originals[run["seed"]], run) for run in compressed if run["seed"] in originals]
+        both = [(a, b) for a, b in both if a["accuracy"][0] == b["accuracy"][0]]
+        if not both:
+            continue
+        key = "average_incremental_accuracy"
+        theirs = [published(name, phases, label)[0] for name in (base, recipe)]
+        known = None not in theirs
+        rows.append(
+            [
+                base,
+                phases,
+                len(both),
+                with_error([b[key] - a[key] for a, b in both]),
+                f"{theirs[1] - theirs[0]:+.2f}" if known else "",  # type: ignore[operator]
+                with_error([b["accuracy"][-1] - a["accuracy"][-1] for a, b in both]),
+            ]
+        )
+    return table(*rows)
+
+
+def with_error(differences: list[float]) -> str:
+    """Mean difference, and its standard error where there are several."""
+    error = f" +- {stdev(differences) / len(differences) ** 0.5:.2f}" if differences[1:] else ""
+    return f"{mean(differences):+.2f}{error}"
+
+
+def trials(label: str) -> str:
+    """Runs with other settings of a method or its training."""
+    head = ["recipe", "settings", "seed", "after phase 0", "averaged, %", "last", "newest task"]
+    rows: list[list[object]] = [head]
+    for folder in sorted((RESULTS / label).iterdir()):
+        config = json.loads((folder / "config.json").read_text())
+        *phases, _ = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+        curve = [phase["accuracy"] for phase in phases]
+        rows.append(
+            [
+                config["name"],
+                told(config["settings"]),
+                config["settings"]["seed"],
+                f"{curve[0]:.2f}",
+                f"{mean(curve):.2f}",
+                f"{curve[-1]:.2f}",
+                f"{phases[-1]['tasks'][-1]:.2f}",
+            ]
+        )
+    return table(*rows)
+
+
+def told(settings: Row) -> str:
+    """Options of the method, and the training where a recipe changes it."""
+    train = settings["train"]
+    parts = [*settings["options"], f"lr {train['lr']:g}", train["schedule"]]
+    parts += [f"batch {train['batch_size']}", f"{train['epochs']} epochs"]
+    return ", ".join(parts)
 
 
 def times() -> str:
@@ -252,17 +319,6 @@ def costs() -> str:
     return table(*rows)
 
 
-def zoom() -> str:
-    """Accuracy by how much of a test image is seen."""
-    rows: list[list[object]] = [["network", "classes", "side", "seen", "accuracy, %", "difference"]]
-    for r in read("zoom"):
-        more = "" if r["side"] == 256 else f"{r['more']:+.2f} +- {r['error']:.2f}"
-        rows.append(
-            [r["run"], r["classes"], r["side"], f"{r['seen']:.0f} %", f"{r['accuracy']:.2f}", more]
-        )
-    return table(*rows)
-
-
 def scenes(label: str) -> str:
     """Detectors: AP after the last phase, mean and deviation over seeds."""
     groups: dict[str, list[Row]] = {}
@@ -287,37 +343,6 @@ def scenes(label: str) -> str:
                 f"{100 * share:.1f} %",
             ]
         )
-    return table(*rows)
-
-
-def tried(label: str) -> str:
-    """What settings of the training come to, after the first phase and, if it went on, at last."""
-    head = ["recipe", "seed", "rate", "schedule", "weight decay", "first phase, %", "averaged, %"]
-    rows: list[list[object]] = [[*head, "last, %"]]
-    for folder in sorted((RESULTS / label).iterdir()):
-        config = json.loads((folder / "config.json").read_text())
-        seed, train = config["settings"]["seed"], config["settings"]["train"]
-        lines = (folder / "results.jsonl").read_text().splitlines()
-        first, last = json.loads(lines[0]), json.loads(lines[-1])
-        ends: list[object] = ["", ""]
-        if "average_incremental_accuracy" in last:
-            ends = [f"{last['average_incremental_accuracy']:.2f}", f"{last['accuracy'][-1]:.2f}"]
-        settings = (config["name"], seed, train["lr"], train["schedule"], train["weight_decay"])
-        rows.append([*settings, f"{first['accuracy']:.2f}", *ends])
-    return table(*rows)
-
-
-def options(label: str, usual: str) -> str:
-    """Runs with options of a method, phase by phase, each below the run without."""
-    rows: list[list[object]] = [["recipe", "options", "seed", "after each phase, %"]]
-    for trial in sorted((RESULTS / label).iterdir()):
-        config = json.loads((trial / "config.json").read_text())
-        for folder in (RESULTS / usual / f"{config['name']}-s{config['settings']['seed']}", trial):
-            settings = json.loads((folder / "config.json").read_text())["settings"]
-            lines = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
-            curve = [f"{line['accuracy']:.2f}" for line in lines if line.get("event") == "phase"]
-            given = " ".join(settings["options"])
-            rows.append([config["name"], given, settings["seed"], ", ".join(curve)])
     return table(*rows)
 
 
@@ -346,17 +371,14 @@ def ratios(label: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
-    "runs cub256": lambda: compared("cub256"),
-    "runs cub256-cosine": lambda: compared("cub256-cosine"),
-    "runs textures": lambda: compared("textures"),
+    "pairs cub": lambda: pairs("cub"),
+    "grid cub": lambda: compared("cub", "5/class"),
+    "trials cub": lambda: trials("cub-trials"),
+    "runs textures": lambda: compared("textures", "8/class"),
+    "pairs textures": lambda: pairs("textures", "8/class"),
     "scenes road": lambda: scenes("road"),
     "scenes road-gentle": lambda: scenes("road-gentle"),
-    "scenes road-carry": lambda: scenes("road-carry"),
     "ratios road": lambda: ratios("road"),
-    "tried cub256-bic": lambda: tried("cub256-bic"),
-    "options cub256-tried": lambda: options("cub256-tried", "cub256"),
-    "grid": grid,
-    "zoom": zoom,
     "times": times,
     "steps": steps,
     "costs": costs,
