@@ -131,8 +131,8 @@ def with_error(differences: list[float]) -> str:
 
 def trials(label: str) -> str:
     """Runs with other settings of a method or its training."""
-    head = ["recipe", "settings", "seed", "after phase 0", "averaged, %", "last", "newest task"]
-    rows: list[list[object]] = [head]
+    head = ["recipe", "settings", "seed", "after phase 0", "averaged, %", "last"]
+    rows: list[list[object]] = [[*head, "newest task"]]
     for folder in sorted((RESULTS / label).iterdir()):
         config = json.loads((folder / "config.json").read_text())
         *phases, _ = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
