@@ -89,15 +89,8 @@ def compared(label: str, budget: str = "20/class") -> str:
 def pairs(label: str, budget: str = "20/class") -> str:
     """Compressed minus original, over pairs of one seed that share the network of phase 0."""
     found = groups(label, budget)
-    head = [
-        "method",
-        "phases",
-        "pairs",
-        "gain, averaged",
-        "the paper's",
-        "gain after the last phase",
-    ]
-    rows: list[list[object]] = [head]
+    head = ["method", "phases", "pairs", "gain, averaged", "the paper's"]
+    rows: list[list[object]] = [[*head, "gain after the last phase"]]
     for (recipe, phases), compressed in found.items():
         base = recipe.removesuffix("-mrdc")
         originals = {run["seed"]: run for run in found.get((base, phases), [])}
