@@ -16,7 +16,7 @@ from tests.report.folders import grid, made, phase, scenes
         (
             {"original": [40.0, 42.0], "90": [50.0, 52.0], "50": [60.0, 62.0]},
             "Best averaged accuracy of the 3 qualities: 61.00 ± 1.41 % for 50, 10.00 points above "
-            "90 (51.00 ± 1.41 %; 2 seeds). R_q, measured along the run of originals, picks 50.",
+            "90 (51.00 ± 1.41 %; 2 seeds). Along the run of originals, R_q picks 50.",
         ),
         (
             {"90": [50.0, 52.0], "50": [51.0, 53.0], "10": [40.0, 42.0]},

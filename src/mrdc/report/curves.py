@@ -8,21 +8,23 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from mrdc.data.images import some_of
+from mrdc.planning.settings import EPSILON, SYMBOLS
 from mrdc.report.figures import (
     COLOURS,
     Figure,
     Grid,
     Section,
+    criterion_axis,
     drawn,
     label_points,
     legend,
     line,
-    passing_band,
     wrapped,
 )
 from mrdc.report.lead import picked, verdict
 from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, spread
 
+MEASURED = {name: name.replace("-", "_") for name in SYMBOLS}  # keys of a candidate
 KINDS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate")
 TAKEN_OVER = "Taken over: a first phase that another run trained and this one shares."
 
@@ -103,9 +105,13 @@ def _trade_off(grid: dict[str, Group]) -> Figure:
 
 
 def volume_ratios(runs: Sequence[RunRecord]) -> Section:
-    """R_q by phase and candidate, for the first seed of each group."""
+    """R_q, r and discrepancy by phase and candidate, for the first seed of each group."""
     groups = [group for group in by_seed(runs) if group.first.last.candidates]
-    section = Section("volume-ratio", "R_q by phase (first seed)", [*map(_volume_ratios, groups)])
+    section = Section(
+        "volume-ratio",
+        "Criteria by phase (first seed)",
+        [*map(_volume_ratios, groups)],
+    )
     for group in groups:
         run = group.first
         left_out = run.result.left_out if run.result else {}
@@ -118,23 +124,30 @@ def volume_ratios(runs: Sequence[RunRecord]) -> Section:
 def _volume_ratios(group: Group) -> Figure:
     run = group.first
     used = run.quality or "chosen in each phase"
+    rows = [(n, row) for n, row in enumerate(run.last.candidates) if row["quality"] is not None]
+    shown = {name: key for name, key in MEASURED.items() if any(key in row for _, row in rows)}
     figure = Figure(
         f"{run.data}, {group.label}; quality in use: {used}",
-        "R_q of each quality after each phase, with the band in which a quality passes",
-        [["codec", "quality", "phase", "R_q"]],
+        f"{', '.join(SYMBOLS[name] for name in shown)} of each quality after each phase, with the "
+        "band in which a quality passes",
+        [["codec", "quality", "phase", *(SYMBOLS[name] for name in shown)]],
     )
-    rows = [(n, row) for n, row in enumerate(run.last.candidates) if row["quality"] is not None]
-    with drawn(figure, size=(4.7, 3.7)) as axes:
-        passing_band(axes, float(run.memory.get("epsilon", 0.5)))
-        for number, (place, row) in enumerate(rows):
-            ratios = [phase.candidates[place]["volume_ratio"] for phase in run.phases]
-            known = [(x, y) for x, y in enumerate(ratios) if y is not None]
-            x, y = np.array(known).reshape(-1, 2).T
-            line(axes, number, x, y, f"{row['codec']} {row['quality']}")
-            figure.data += [[row["codec"], row["quality"], *point] for point in known]
-        axes.set(xlabel="phase")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        legend(axes, len(rows) + 1, below=True)
+    for place, row in rows:
+        for phase in run.phases:
+            values = [phase.candidates[place][key] for key in shown.values()]
+            figure.data.append([row["codec"], row["quality"], phase.phase, *values])
+    size = (4.7, 3.7) if len(shown) == 1 else (9.6, 3.7)
+    with drawn(figure, max(1, len(shown)), size) as panels:
+        for axes, (criterion, key) in zip(np.atleast_1d(panels), shown.items(), strict=False):
+            criterion_axis(axes, criterion, EPSILON.get(criterion))
+            for number, (place, row) in enumerate(rows):
+                values = [phase.candidates[place][key] for phase in run.phases]
+                known = [(x, y) for x, y in enumerate(values) if y is not None]
+                x, y = np.array(known).reshape(-1, 2).T
+                line(axes, number, x, y, f"{row['codec']} {row['quality']}")
+            axes.set(xlabel="phase")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend(np.atleast_1d(panels)[len(shown) // 2], len(rows) + 1, below=True)
     return figure
 
 
