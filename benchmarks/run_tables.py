@@ -123,22 +123,21 @@ def with_error(differences: list[float]) -> str:
 
 
 def trials(label: str) -> str:
-    """Runs with other settings of a method or its training."""
-    head = ["recipe", "settings", "seed", "after phase 0", "averaged, %", "last"]
+    """Runs with other settings of a method or its training; some were stopped before their end."""
+    head = ["recipe", "settings", "seed", "after each phase, %", "averaged, %"]
     rows: list[list[object]] = [[*head, "newest task"]]
     for folder in sorted((RESULTS / label).iterdir()):
         config = json.loads((folder / "config.json").read_text())
-        *phases, _ = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
-        curve = [phase["accuracy"] for phase in phases]
+        *phases, last = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+        average = last.get("average_incremental_accuracy")
         rows.append(
             [
                 config["name"],
                 told(config["settings"]),
                 config["settings"]["seed"],
-                f"{curve[0]:.2f}",
-                f"{mean(curve):.2f}",
-                f"{curve[-1]:.2f}",
-                f"{phases[-1]['tasks'][-1]:.2f}",
+                ", ".join(f"{phase['accuracy']:.2f}" for phase in phases),
+                "" if average is None else f"{average:.2f}",
+                f"{phases[-1]['tasks'][-1]:.1f}",
             ]
         )
     return table(*rows)
