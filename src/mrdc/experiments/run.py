@@ -27,7 +27,7 @@ from mrdc.experiments.folder import (
     rounded,
 )
 from mrdc.experiments.scenes import SceneExperiment
-from mrdc.experiments.settings import AnySettings, decisive_settings, folder_name
+from mrdc.experiments.settings import AnySettings, data_name, decisive_settings, folder_name
 from mrdc.training.results import RunResult
 from mrdc.training.settings import RunSettings
 
@@ -77,7 +77,7 @@ def run(
         result = replace(
             result,
             name=name,
-            data=Path(settings.data).name,
+            data=data_name(settings.data),
             method=settings.method,
             paper=paper or result.paper,
             folder=str(path),

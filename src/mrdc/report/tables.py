@@ -86,6 +86,8 @@ def _result(group: Group) -> Json:
         found["last %"] = group.text(lambda run: run.accuracy[-1])
         results = [run.result for run in group.runs if run.result]
         found["forgetting"] = with_spread([result.average_forgetting for result in results])
+        lost = [result.initial_forgetting for result in results]
+        found["of the first classes"] = with_spread(lost)
     return found | {"images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}"}
 
 
