@@ -9,6 +9,7 @@ from mrdc.report.pairs import Pairing, pairings
 from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, with_spread
 
 MOST = 3  # comparisons in the lead
+FEW = 3  # pairs that make a claim
 
 
 def lead_text(runs: Sequence[RunRecord]) -> str:
@@ -94,7 +95,8 @@ def verdict(groups: Mapping[str, Group], what: str) -> str:
         why = "differ by less than two standard errors" if leads[tied[-1]].mean else "are equal"
         said = f"None of the {len(groups)} {what} is clearly best by {measure}"
         return f"{said}: {', '.join(others)} and {last} {why} ({known})."
-    first, gap = "Highest" if known == "one seed" else "Best", leads[second]
+    gap = leads[second]
+    first = "Best" if gap.pairs >= FEW else "Highest"
     error = "" if gap.error is None else f" (standard error {gap.error:.2f})"
     return (
         f"{first} {measure} of the {len(groups)} {what}: {value(best)} for {best}, "
