@@ -134,6 +134,24 @@ def test_superclasses(tmp_path: Path) -> None:
         assert isinstance(cell.settings, RunSettings) and cell.settings.superclasses is None
 
 
+def test_superclasses_of_imagenet_are_sorted(tmp_path: Path) -> None:
+    """Its folder stands for the paper's two sets; a file of superclasses is used as on any data."""
+    for number in range(1000):
+        (tmp_path / "train" / f"n{1440764 + number:08d}").mkdir(parents=True)
+    (tmp_path / "val").mkdir()
+    made = study_cells("superclasses", OUT, str(tmp_path))
+    kinds = [f"imagenet-{kind}:{tmp_path}" for kind in ("similar", "dissimilar")]
+    qualities = ("original", "90", "75", "50", "dynamic")
+    assert [tuple(cell.place.values()) for cell in made] == [
+        (kind, quality, "0") for kind in kinds for quality in qualities
+    ]
+    for cell in made:
+        assert isinstance(cell.settings, RunSettings)
+        assert (cell.settings.data, cell.settings.order) == (cell.place["data"], "sorted")
+    given = study_cells("superclasses", OUT, str(tmp_path), superclasses=Path("groups.csv"))
+    assert {cell.place["order"] for cell in given} == {"similar", "dissimilar"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -402,6 +420,8 @@ def test_what_a_study_prints(
     assert ("The paper:" in cli.out) is bool(study.paper)
     assert f"the page: {tmp_path / name}.html" in cli.out.replace("\n", "")
     assert ("AP50" in cli.out) is (name == "detection")
+    assert ("Difference from originals, mean" in cli.out) is (name != "selectors")
+    assert pages[0]["lead"] == json.loads((tmp_path / f"{name}.json").read_text())["answer"]
     assert (pages[0]["title"], pages[0]["question"]) == (study.title, study.question)
     assert (pages[0]["paper"], pages[0]["sections"]) == (study.paper, study.sections)
 
