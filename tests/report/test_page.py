@@ -193,11 +193,14 @@ def test_differences_from_originals(tmp_path: Path) -> None:
     """By seed: 2 and 4 points, 3 with a standard error of 1. Seed 2 has no originals."""
     runs = grid(tmp_path, {"original": [40.0, 60.0], "50": [42.0, 64.0, 0.0]})
     (found,) = grids("pairs", runs)
-    heads = ["run", "data", "pairs", "averaged", "last phase", "forgetting", "from"]
-    values = ["photos", 2, "+3.00 ± 1.00", "+3.00 ± 1.00", "+0.00 ± 0.00"]
-    names = ["lucir-mrdc, quality 50", "lucir-mrdc, quality original"]
-    assert found.rows == [heads, [names[0], *values, names[1]]]
+    heads = ["run", "pairs", "averaged", "last phase", "forgetting"]
+    values = [2, "+3.00 ± 1.00", "+3.00 ± 1.00", "+0.00 ± 0.00"]
+    assert found.rows == [heads, ["lucir-mrdc, quality 50", *values]]
     assert grids("pairs", runs[:2]) == []
+    less = made(tmp_path / "less", (45.0, 45.0), memory={"budget": "4/class", "quality": "50"})
+    (found,) = grids("pairs", [*runs[:2], less])
+    assert found.rows[1][2:3] == ["+5.00"]
+    assert found.rows[1][-1] == "lucir-mrdc, 8/class, quality original"
     aps = [("none", 30.0), ("memory", 32.0)]
     both: list[Path] = []
     for replay, ap in aps:
@@ -205,7 +208,7 @@ def test_differences_from_originals(tmp_path: Path) -> None:
         result = {"ap": [ap], "ap50": [ap], "ap75": [ap]}
         both.append(scenes(folder, ap, {}, replay=replay, memory=memory, result=result))
     (found,) = grids("pairs", both)
-    assert found.rows[1][2:6] == [1, "-2.00", "-2.00", "-2.00"]
+    assert found.rows[1][1:5] == [1, "-2.00", "-2.00", "-2.00"]
 
 
 def test_forgetting_of_the_first_classes(tmp_path: Path) -> None:
@@ -214,7 +217,7 @@ def test_forgetting_of_the_first_classes(tmp_path: Path) -> None:
     events.append(phase(2, 60.0, tasks=[60.0, 50.0, 40.0]))
     run = made(tmp_path / "run", events=events)
     (table,), (figure,) = grids("forgetting", [run]), figures("forgetting", [run])
-    assert table.rows[1][2:] == [1, "70.00", "60.00", "-20.00"]
+    assert table.rows[1][1:] == [1, "70.00", "60.00", "-20.00"]
     assert [row[2] for row in figure.data[1:]] == [70.0, 80.0, 60.0]
     short_run = made(tmp_path / "short", events=events[:1])
     assert section("forgetting", [short_run]).parts == []

@@ -7,7 +7,7 @@ from statistics import mean
 from matplotlib.ticker import MaxNLocator
 
 from mrdc.report.figures import COLOURS, Figure, Grid, Section, drawn, legend, line
-from mrdc.report.runs import Group, Json, RunRecord, by_seed, spread, with_spread
+from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data, spread, with_spread
 
 CAPTION = "Forgetting: accuracy of the first classes after the last phase minus their best."
 
@@ -18,7 +18,8 @@ def forgetting(runs: Sequence[RunRecord]) -> Section:
     groups = [group for group in by_seed(runs) if len(first_classes(group.first)) > 1]
     if not groups:
         return section
-    section.parts.append(Grid.of([_lost(group) for group in groups], CAPTION))
+    rows = [name | _lost(group) for name, group in zip(named_data(groups), groups, strict=True)]
+    section.parts.append(Grid.of(rows, CAPTION))
     streams: dict[tuple[str, int], list[Group]] = {}
     for group in groups:
         streams.setdefault((group.first.data, group.first.settings["phases"]), []).append(group)
@@ -36,8 +37,6 @@ def first_classes(run: RunRecord) -> list[float]:
 def _lost(group: Group) -> Json:
     curves = [first_classes(run) for run in group.runs]
     return {
-        "run": group.label,
-        "data": group.first.data,
         "seeds": len(group.runs),
         "after phase 0, %": with_spread([curve[0] for curve in curves]),
         "after the last, %": with_spread([curve[-1] for curve in curves]),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mrdc.experiments.pairs import Arm, Difference, Number, baseline, difference, score
 from mrdc.report.figures import Grid, Section
-from mrdc.report.runs import Group, Json, RunRecord, by_seed
+from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data
 from mrdc.training.results import RunResult
 
 CAPTION = "Mean over pairs of the same seed ± its standard error, in points; one pair has no error."
@@ -39,7 +39,9 @@ def pairings(groups: Sequence[Group]) -> list[Pairing]:
 
 def pairs(runs: Sequence[RunRecord]) -> Section:
     """Differences from originals."""
-    rows = [_pair(pairing) for pairing in pairings(by_seed(runs))]
+    found = pairings(by_seed(runs))
+    names = named_data([pairing.group for pairing in found])
+    rows = [name | _pair(pairing) for name, pairing in zip(names, found, strict=True)]
     grids = [Grid.of(rows, CAPTION)] if rows else []
     return Section("pairs", "Difference from originals", [*grids])
 
@@ -47,15 +49,15 @@ def pairs(runs: Sequence[RunRecord]) -> Section:
 def _pair(pairing: Pairing) -> Json:
     found: dict[str, Number] = {"averaged": score, "last phase": _last}
     found |= {"forgetting": attrgetter("average_forgetting")}
-    found |= {"forgetting of the first classes": attrgetter("initial_forgetting")}
+    found |= {"of first classes": attrgetter("initial_forgetting")}
     if pairing.group.first.detects:
         found = {"AP": score, "AP50": lambda run: _at_end(run.ap50)}
         found["AP75"] = lambda run: _at_end(run.ap75)
     values = {name: pairing.difference(number) for name, number in found.items()}
-    row: Json = {"run": pairing.group.label, "data": pairing.group.first.data}
-    row["pairs"] = len(set(pairing.ours.runs) & set(pairing.originals.runs))
+    row: Json = {"pairs": len(set(pairing.ours.runs) & set(pairing.originals.runs))}
     row |= {name: value.value if value else "" for name, value in values.items()}
-    return row | {"from": pairing.base.label}
+    ours, theirs = (group.first.memory.get("budget") for group in (pairing.group, pairing.base))
+    return row | {"from": "" if ours == theirs else pairing.base.label}
 
 
 def _last(run: RunResult) -> float:

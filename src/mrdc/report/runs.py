@@ -208,6 +208,14 @@ class Group:
         return with_spread([number(run) for run in self.runs])
 
 
+def named_data(groups: Sequence[Group]) -> list[Json]:
+    """The first columns of a table of groups; the data only if it differs."""
+    several = len({group.first.data for group in groups}) > 1
+    return [
+        {"run": group.label} | ({"data": group.first.data} if several else {}) for group in groups
+    ]
+
+
 def spread(values: Sequence[float]) -> float:
     """Standard deviation over seeds; 0 for one seed."""
     return stdev(values) if len(values) > 1 else 0.0

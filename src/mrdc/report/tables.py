@@ -6,7 +6,7 @@ from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.text import learned
 from mrdc.memory.file import MemoryFile
 from mrdc.report.figures import Grid, Part, Section
-from mrdc.report.runs import Group, Json, RunRecord, by_seed, with_spread
+from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data, with_spread
 
 HELD_OUT = "no test images of their own; accuracy is on training images that were set aside"
 CLASSES = "Averaged: mean over all phases. Forgetting: earlier tasks now minus their best."
@@ -65,7 +65,8 @@ def compared(runs: Sequence[RunRecord]) -> Section:
     section = Section("table", "Results")
     groups = by_seed(runs)
     for detects, caption in ((False, CLASSES), (True, "After the last phase.")):
-        rows = [_result(group) for group in groups if group.first.detects == detects]
+        these = [group for group in groups if group.first.detects == detects]
+        rows = [name | _result(g) for name, g in zip(named_data(these), these, strict=True)]
         section.parts += [Grid.of(rows, caption)] if rows else []
     if sum(len(group.runs) for group in groups) < len(runs):
         section.parts.append("A seed that was run more than once counts once.")
@@ -73,7 +74,7 @@ def compared(runs: Sequence[RunRecord]) -> Section:
 
 
 def _result(group: Group) -> Json:
-    found: Json = {"run": group.label, "data": group.first.data, "seeds": len(group.runs)}
+    found: Json = {"seeds": len(group.runs)}
     papers = {run.result.paper if run.result else None for run in group.runs}
     number = papers.pop()
     paper = "" if papers or number is None else f"{number:.2f}"  # if all runs have the same
@@ -87,7 +88,7 @@ def _result(group: Group) -> Json:
         results = [run.result for run in group.runs if run.result]
         found["forgetting"] = with_spread([result.average_forgetting for result in results])
         lost = [result.initial_forgetting for result in results]
-        found["of the first classes"] = with_spread(lost)
+        found["of first classes"] = with_spread(lost)
     return found | {"images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}"}
 
 
