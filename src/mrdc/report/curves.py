@@ -1,6 +1,6 @@
 """Figures of runs: accuracy, quality against quantity, R_q, confusion and time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import mean
 
@@ -30,24 +30,37 @@ TAKEN_OVER = "Taken over: a first phase that another run trained and this one sh
 
 
 def accuracy(runs: Sequence[RunRecord]) -> Section:
+    """Accuracy of the classes seen, or AP."""
+    section = Section("accuracy", "Accuracy by phase")
+    groups, seen = by_seed(runs), "accuracy of the classes seen, %"
+    for detects, what in ((False, seen), (True, "AP")):
+        these = [group for group in groups if group.first.detects == detects]
+        section.parts += by_phase(these, what, lambda run: run.accuracy)
+    return section
+
+
+def by_phase(
+    groups: Sequence[Group], what: str, values: Callable[[RunRecord], Sequence[float]]
+) -> list[Figure]:
     """Figures for each data set and number of phases, with a line for each group.
 
     A figure has no more lines than there are colours, and about as many as the next.
     """
     streams: dict[tuple[str, int], list[Group]] = {}
-    for group in by_seed(runs):
+    for group in groups:
         streams.setdefault((group.first.data, group.first.settings["phases"]), []).append(group)
-    section = Section("accuracy", "Accuracy by phase")
-    for groups in streams.values():
-        count = -(-len(groups) // len(COLOURS))
-        cuts = [len(groups) * part // count for part in range(count + 1)]
-        section.parts += [_accuracy(groups[start:end]) for start, end in pairwise(cuts)]
-    return section
+    found = []
+    for here in streams.values():
+        count = -(-len(here) // len(COLOURS))
+        cuts = [len(here) * part // count for part in range(count + 1)]
+        found += [_by_phase(here[start:end], what, values) for start, end in pairwise(cuts)]
+    return found
 
 
-def _accuracy(groups: Sequence[Group]) -> Figure:
+def _by_phase(
+    groups: Sequence[Group], what: str, values: Callable[[RunRecord], Sequence[float]]
+) -> Figure:
     run = groups[0].first
-    what = "AP" if run.detects else "accuracy of the classes seen, %"
     seeds = "; bars: standard deviation over seeds" if any(len(g.runs) > 1 for g in groups) else ""
     figure = Figure(
         f"{run.data}, {run.settings['phases']} phases: {what} after each{seeds}",
@@ -56,7 +69,7 @@ def _accuracy(groups: Sequence[Group]) -> Figure:
     )
     with drawn(figure) as axes:
         for number, group in enumerate(groups):
-            points = list(zip(*(run.accuracy for run in group.runs), strict=False))
+            points = list(zip(*map(values, group.runs), strict=False))
             means, spreads = [mean(p) for p in points], [spread(p) for p in points]
             line(axes, number, range(len(points)), means, group.label, spreads)
             rows = enumerate(zip(means, spreads, strict=True))
@@ -97,10 +110,12 @@ def _trade_off(grid: dict[str, Group]) -> Figure:
         left.set_xticks(range(len(order)), order)
         left.set(xlabel="quality", ylabel="AP" if run.detects else "accuracy, %")
         left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
-        line(right, 0, held, average, "averaged", spreads)
-        right.set(xlabel="images held (labels: quality)", ylabel="averaged over the phases")
+        scores = (last, last_spreads) if run.detects else (average, spreads)
+        line(right, 1 if run.detects else 0, held, scores[0], "", scores[1])
+        what = "after the last phase" if run.detects else "averaged over the phases"
+        right.set(xlabel="images held (labels: quality)", ylabel=what)
         right.margins(x=0.12, y=0.12)
-        label_points(right, list(zip(held, average, order, strict=True)))
+        label_points(right, list(zip(held, scores[0], order, strict=True)))
     return figure
 
 
