@@ -299,8 +299,8 @@ def test_the_best_of_the_grid_and_the_choice() -> None:
     runs = {"original": result(55.0, quality=None, mean_choice=75)}
     runs |= {"75": result(60.0, mean_choice=50), "50": result(61.0, mean_choice=50)}
     assert answer(graded(runs), "grid") == (
-        "The best of the grid is 50 (61.00 %, +1.00 (1 pair) from 75, +6.00 (1 pair) from "
-        "original); R_q, averaged over the phases of the run with originals, picks 75, which "
+        "The best of the grid is 50 (61.00 %, +1.00 from 75, +6.00 from original, 1 pair); "
+        "R_q, averaged over the phases of the run with originals, picks 75, which "
         "differs from originals by +5.00 (1 pair)."
     )
     runs["dynamic"] = result(54.0)
@@ -318,7 +318,7 @@ def test_every_recipe_has_its_grid() -> None:
     )
     picks = "R_q, averaged over the phases of the run with originals, picks"
     assert answer(found, "grid") == (
-        "lucir: the best of the grid is original (50.00 %, +10.00 (1 pair) from 75); "
+        "lucir: the best of the grid is original (50.00 %, +10.00 from 75, 1 pair); "
         f"{picks} 75, which differs from originals by -10.00 (1 pair). lucir-dde: {picks} original."
     )
 

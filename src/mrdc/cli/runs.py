@@ -175,11 +175,11 @@ def differences(console: Console, title: str, names: list[str], rows: list[dict[
     fields = {"AP" if "ap" in rows[0] else "averaged %": "difference"}
     if any(row["initial_forgetting_difference"] for row in rows):
         fields["forgetting of the first classes"] = "initial_forgetting_difference"
-    made = table(title, "pairs", *fields, "originals<")
+    made = table(title, "pairs", *fields)
     for name, row in zip(names, rows, strict=True):
         if row["difference"]:
             values = [Difference(**row[field]).value for field in fields.values()]
-            made.add_row(name, str(row["difference"]["pairs"]), *values, clean(row["originals"]))
+            made.add_row(name, str(row["difference"]["pairs"]), *values)
     console.print(made)
 
 

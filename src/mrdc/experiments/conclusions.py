@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from statistics import mean
 
+from mrdc._utils.text import count
 from mrdc.experiments.pairs import Number, difference, score
 from mrdc.experiments.study_table import Line, initial_forgetting, originals, stored_ratio
 
@@ -56,10 +57,12 @@ def best_of(grid: Sequence[Line]) -> str:
     best, second, *_ = sorted(grid, key=trained, reverse=True)
     reached = f"{trained(best):.2f} %" if best.runs[0].ap is None else f"AP {trained(best):.2f}"
     said = f"the best of the grid is {best.place[QUALITY]} ({reached}"
+    pairs = ""
     for name, other in {second.place[QUALITY]: second, "original": originals(best, grid)}.items():
-        gap = other and difference(best.arm.numbers(), other.arm.numbers())
-        said += f", {gap} from {name}" if gap else ""
-    return f"{said})"
+        if other and (gap := difference(best.arm.numbers(), other.arm.numbers())):
+            said += f", {gap.value} from {name}"
+            pairs = f", {count(gap.pairs, 'pair')}"
+    return f"{said}{pairs})"
 
 
 def picked(grid: Sequence[Line]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.text import learned
+from mrdc.data.images import some_of
 from mrdc.memory.file import MemoryFile
 from mrdc.report.figures import Grid, Part, Section
 from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data, with_spread
@@ -127,7 +128,7 @@ def detection(runs: Sequence[RunRecord]) -> Section:
     """AP by class, quality of the pseudo labels, and warnings; means over seeds."""
     scores: list[Json] = []
     labels: list[Json] = []
-    warnings: list[Part] = []
+    warnings: dict[str, list[str]] = {}  # by what they say: the groups they are about
     for group in [group for group in by_seed(runs) if group.first.detects]:
         classes = [run.last.by_class or {} for run in group.runs]
         names = dict.fromkeys(name for by_class in classes for name in by_class)
@@ -140,7 +141,9 @@ def detection(runs: Sequence[RunRecord]) -> Section:
                 row[head] = with_spread([next((r[k] for k in keys if k in r), None) for r in known])
             labels += [row] if row["labels per image"] else []
             told = dict.fromkeys(phase.report.get("warning") for phase in phases)
-            warnings += [f"{group.label}, phase {row['phase']}: {text}." for text in told if text]
+            for text in filter(None, told):
+                warnings.setdefault(f"phase {row['phase']}: {text}.", []).append(group.label)
     parts: list[Part] = [Grid.of(scores, "AP by class after the last phase.")] if scores else []
     parts += [Grid.of(labels, PSEUDO_LABELS)] if labels else []
-    return Section("detection", "Detection", [*parts, *warnings])
+    parts += [f"{some_of(labels)}; {text}" for text, labels in warnings.items()]
+    return Section("detection", "Detection", parts)
