@@ -127,7 +127,7 @@ SMALL = DetectSettings(
     threads=2,
     device="cpu",
     train=StepSettings(steps=6, lr=0.01, batch_size=3, unlabelled_batch=2),
-    memory=MemorySettings("2/phase", qualities=(90, 50), epsilon=1e9),
+    memory=MemorySettings("2/phase", qualities=(90, 50), criterion="volume-ratio", epsilon=1e9),
 )
 
 

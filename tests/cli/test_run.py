@@ -58,7 +58,7 @@ REFUSED = [
     ("--memory.codec gif", "unknown codec 'gif'"),
     ("--memory.codec png", "--memory.codec png: has no qualities to choose from"),
     ("--memory.select herdin", "did you mean 'herding'?"),
-    ("--memory.epsilon 0", "epsilon must be a number above 0"),
+    ("--memory.criterion volume-ratio --memory.epsilon 0", "epsilon must be a number above 0"),
     ("--memory.budget plenty", "invalid budget 'plenty'"),
     ("--memory.budget 3/phase", "--memory.budget 3/phase: counts phases of scenes"),
     ("--memory.budget 2kB", "--memory.budget 2kB: 2,000 bytes for 10 classes, but one"),

@@ -235,7 +235,7 @@ def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None
     command = given("supervised-mrdc", tmp_path / "again", "--memory.quality")
     refusals = {tmp_path / "gone": "is no finished run", "": "nothing is no finished run"}
     refusals |= {
-        tmp_path / "bare": "as it measured no R_q",
+        tmp_path / "bare": "as it measured none",
         tmp_path / "none": "no candidate passes",
     }
     for folder, why in refusals.items():

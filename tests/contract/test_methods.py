@@ -58,7 +58,9 @@ SETTINGS = LearnSettings(
     device="cpu",
     threads=2,
     train=TrainSettings(epochs=EPOCHS, lr=0.05, batch_size=5, brightness=0.1),
-    memory=MemorySettings(budget="2/class", quality="auto", qualities=(90,), epsilon=1e9),
+    memory=MemorySettings(
+        "2/class", quality="auto", qualities=(90,), criterion="volume-ratio", epsilon=1e9
+    ),
 )
 
 

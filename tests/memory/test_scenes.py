@@ -64,6 +64,7 @@ def test_plan_and_pack_draw_scenes_at_random(road: Path, tmp_path: Path) -> None
 def test_plan_and_pack_agree_on_bytes(budget: str, road: Path, tmp_path: Path) -> None:
     """Boxes included."""
     options: dict[str, Any] = {"budget": budget, "qualities": (50, 20), "epsilon": 50.0}
+    options["criterion"] = "volume-ratio"
     promised = run_plan(PlanSettings(road, **options), embedder=CHEAP).chosen
     packed = packing(road, tmp_path / "a", **options)
     assert len(packed.memory) == promised.quantity

@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mrdc._utils.errors import UsageError
 from mrdc.planning.choice import Candidate, choose_quality, judge
+from mrdc.planning.settings import SearchSettings
+
+R_Q = SearchSettings(criterion="volume-ratio")
 
 
 def candidate(quality: int | None, ratio: float, quantity: int, codec: str = "jpeg") -> Candidate:
@@ -27,7 +31,8 @@ PAIR = [candidate(50, 0.5, 30), candidate(40, 1.5, 40), PAPER[0]]
 
 
 def best(candidates: Sequence[Candidate], **options: Any) -> str | None:
-    index = choose_quality(judge(candidates, **options))
+    settings = replace(R_Q, **options)
+    index = choose_quality(judge(candidates, settings), settings.criterion)
     return None if index is None else str(candidates[index])
 
 
@@ -36,7 +41,7 @@ def test_rules_agree_where_the_ratio_is_monotone(rule: str) -> None:
     """The paper's LUCIR case ends at 50, in whatever order candidates are listed."""
     assert best(PAPER, rule=rule) == "jpeg 50"
     assert best(PAPER[::-1], rule=rule) == "jpeg 50"
-    assert [c.quality for c in judge(PAPER[::-1])] == [c.quality for c in PAPER[::-1]]
+    assert [c.quality for c in judge(PAPER[::-1], R_Q)] == [c.quality for c in PAPER[::-1]]
 
 
 def test_rules_differ_where_the_ratio_comes_back() -> None:
@@ -44,7 +49,7 @@ def test_rules_differ_where_the_ratio_comes_back() -> None:
     dip = [*PAPER[:3], candidate(50, 0.66, 85), candidate(25, 0.46, 125), candidate(10, 0.72, 200)]
     assert best(dip, rule="paper") == "jpeg 10"
     assert best(dip, rule="contiguous") == "jpeg 50"
-    assert [c.verdict for c in judge(dip)][-2:] == ["too far from 1", "a better quality fails"]
+    assert [c.verdict for c in judge(dip, R_Q)][-2:] == ["too far from 1", "a better quality fails"]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +71,54 @@ def test_largest_quantity_that_passes_is_chosen(
     assert best(candidates, **options) == chosen
 
 
+def made(
+    quality: int | None, quantity: int, discrepancy: float, r: float = 1.0, codec: str = "jpeg"
+) -> Candidate:
+    name = "original" if quality is None else codec
+    return Candidate(name, quality, quantity, ratio_per_image=r, discrepancy=discrepancy)
+
+
+# CUB-200-2011 at 5 originals per class: images per 10 classes, discrepancy and r
+CUB = [
+    made(None, 48, 0.113),
+    made(90, 48, 0.114, 1.001),
+    made(75, 87, 0.053, 1.003),
+    made(50, 125, 0.031, 1.008),
+    made(25, 190, 0.017, 1.016),
+    made(10, 294, 0.021, 1.06),
+]
+
+
+def test_other_criteria_look_at_their_own_number() -> None:
+    """r fails at 10 by the bound 0.03; the discrepancy, which has none, is smallest at 25."""
+    for criterion in ("ratio-per-image", "discrepancy"):
+        assert best(CUB, criterion=criterion) == best(CUB[::-1], criterion=criterion) == "jpeg 25"
+    assert best(CUB, criterion="ratio-per-image", epsilon=0.01) == "jpeg 50"
+    assert best(CUB, criterion="ratio-per-image", epsilon=0.1) == "jpeg 10"
+    judged = judge(CUB, SearchSettings(criterion="discrepancy"))
+    assert {candidate.verdict for candidate in judged} == {"fits"}
+    assert best([CUB[0], made(50, 90, math.nan)], criterion="discrepancy") == "original"
+
+
+@pytest.mark.parametrize("criterion", ["ratio-per-image", "discrepancy"])
+def test_quantities_within_two_per_cent_count_as_equal(criterion: str) -> None:
+    """Then the better quality wins; between codecs, the smaller discrepancy."""
+    few, more = made(90, 1000, 0.02), made(75, 1019, 0.01)
+    assert best([few, more], criterion=criterion) == "jpeg 90"
+    assert best([few, replace(more, quantity=1020)], criterion=criterion) == "jpeg 75"
+    assert best([made(None, 1000, 0.02), more], criterion=criterion) == "original"
+    for discrepancy, chosen in ((0.01, "webp 30"), (0.03, "jpeg 90")):
+        other = made(30, 1000, discrepancy, codec="webp")
+        assert best([few, other], criterion=criterion) == chosen
+
+
+def test_a_later_candidate_never_revives_an_earlier_one() -> None:
+    """The search keeps only the images of the best candidate so far."""
+    steps = [made(90, 100, 0.03), made(75, 101, 0.02), made(50, 103, 0.01)]
+    chosen = [best(steps[:count], criterion="ratio-per-image") for count in (1, 2, 3)]
+    assert chosen == ["jpeg 90", "jpeg 90", "jpeg 50"]
+
+
 def test_unknown_ratio_never_passes() -> None:
     """Nor does a candidate that stores nothing; neither rules out a lower quality."""
     for unknown in (candidate(50, -1, 85), candidate(50, -1, 0)):
@@ -74,7 +127,7 @@ def test_unknown_ratio_never_passes() -> None:
 
 
 def test_ratios_beyond_all_floats_fail() -> None:
-    judged = judge([Candidate("jpeg", 10, 5, 5, 1e4), Candidate("jpeg", 90, 5, 5, -1e4)])
+    judged = judge([Candidate("jpeg", 10, 5, 5, 1e4), Candidate("jpeg", 90, 5, 5, -1e4)], R_Q)
     assert not any(candidate.feasible for candidate in judged)
 
 
@@ -84,11 +137,16 @@ def test_ratios_beyond_all_floats_fail() -> None:
         ({"rule": "best"}, "rule must be 'contiguous' or 'paper', got 'best'"),
         ({"epsilon": 0.0}, "epsilon must be a number above 0, got 0"),
         ({"epsilon": math.inf}, "a number above 0, got inf"),
+        ({"criterion": "best"}, "one of volume-ratio, ratio-per-image, discrepancy, got 'best'"),
+        (
+            {"criterion": "discrepancy", "epsilon": 0.5},
+            "epsilon 0.5: bounds R_q or r; discrepancy has no bound",
+        ),
     ],
 )
 def test_wrong_rules_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        judge(PAPER, **options)
+        judge(PAPER, replace(R_Q, **options))
 
 
 def test_json_has_no_number_that_json_lacks() -> None:

@@ -86,7 +86,7 @@ def test_bad_files_are_skipped_and_listed(photos: Path, tmp_path: Path) -> None:
     assert len(packed(photos, tmp_path / "b", None, budget="1MB", **options).memory) == 21
     drawn = packed(photos, tmp_path / "c", None, **options)
     assert drawn.memory.budget_bytes == found.memory.budget_bytes
-    options = {"budget": "9kB", "skip_bad": True, "epsilon": 50.0}
+    options = {"budget": "9kB", "skip_bad": True, "criterion": "volume-ratio", "epsilon": 50.0}
     small = packed(photos, tmp_path / "d", **options)  # notes take the same room in both commands
     assert len(small.memory) == planned(photos, **options).chosen.quantity
     assert small.path.stat().st_size <= small.memory.budget_bytes

@@ -1,6 +1,7 @@
 """`plan`: the choice, its report, keywords and refusals."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,11 +27,13 @@ from tests.planning.commands import planned
 def test_json_field_names_are_fixed(photos: Path) -> None:
     report = planned(photos).to_json()
     assert " ".join(report) == (
-        "budget classes images boxes select candidates chosen rule epsilon skipped ignored seconds"
+        "budget classes images boxes select candidates chosen criterion rule epsilon skipped "
+        "ignored seconds"
     )
     assert " ".join(report["chosen"]) == "codec quality quantity bytes"
     assert " ".join(report["candidates"][0]) == (
-        "codec quality quantity bytes volume_ratio log_volume_ratio feasible verdict "
+        "codec quality quantity bytes volume_ratio log_volume_ratio ratio_per_image discrepancy "
+        "feasible verdict "
         "excluded_classes sampled_classes per_class kept_sources duplicates"
     )
     assert report["candidates"][0]["quality"] is None
@@ -52,12 +55,27 @@ def test_sentence_gives_the_choice_and_why(photos: Path) -> None:
     kept = planned(photos, budget="1MB")
     assert kept.chosen.codec == "original"
     assert kept.sentence() == "Keep all 24 images as the original files: they fit as they are."
-    none = planned(photos, epsilon=1e-9)
+    none = planned(photos, criterion="ratio-per-image", epsilon=1e-9)
     assert none.chosen.codec == "original"
-    assert "nothing compressed passes" in none.sentence()
-    some = planned(photos, budget="8 originals").sentence()
-    assert some.startswith("Store all 24 images as jpeg 75 instead of 8 originals: R_q = 0.9")
-    assert some.endswith("within 0.5 of 1. A lower quality would gain nothing: all images fit.")
+    assert none.sentence().endswith("nothing compressed passes (no r within 1e-09 of 1).")
+
+
+@pytest.mark.parametrize(
+    ("criterion", "why"),
+    [
+        ("volume-ratio", r"span nearly the same volume .* \(R_q = 0\.9\d, within 0\.5 of 1\)"),
+        ("ratio-per-image", r"changes what a network sees by 0\.\d % .*, and up to 3 % is allowed"),
+        ("discrepancy", r"stand in best for all 24 images \(discrepancy \S+; original files: 0\."),
+    ],
+)
+def test_sentence_gives_the_reason_of_the_criterion(photos: Path, criterion: str, why: str) -> None:
+    found = planned(photos, budget="8 originals", criterion=criterion)
+    said = found.sentence()
+    assert said.startswith("Store all 24 images as jpeg 75 instead of 8 originals: ")
+    assert re.search(why, said)
+    assert said.endswith(". A lower quality would gain nothing: all images fit.")
+    bound = {"volume-ratio": 0.5, "ratio-per-image": 0.03}.get(criterion)
+    assert (found.to_json()["criterion"], found.to_json()["epsilon"]) == (criterion, bound)
 
 
 # Keywords
@@ -125,12 +143,14 @@ def test_budgets_too_small(photos: Path) -> None:
     """For every candidate: an error with the bytes needed. For some: their rows say no room."""
     with pytest.raises(BudgetError, match=r"budget of 100 bytes .*: 3 classes need 3,\d+ bytes"):
         planned(photos, budget="100B")
-    found = planned(photos, budget="4kB", qualities=(95, 10), epsilon=100.0)
+    found = planned(
+        photos, budget="4kB", qualities=(95, 10), criterion="volume-ratio", epsilon=100.0
+    )
     assert [candidate.quantity > 0 for candidate in found.candidates] == [False, False, True]
     assert found.chosen.quality == 10  # a better quality without room is not a failure
     assert found.candidates[0].verdict.startswith("no room: the budget of 4,000 bytes")
     with pytest.raises(BudgetError, match=r"no room for originals, and no candidate that fits"):
-        planned(photos, budget="4kB", qualities=(10,), epsilon=1e-9)
+        planned(photos, budget="4kB", qualities=(10,), criterion="volume-ratio", epsilon=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +161,8 @@ def test_budgets_too_small(photos: Path) -> None:
         ({"qualities": ()}, "at least one codec and one quality"),
         ({"select": "best"}, "unknown selector 'best': choose from herding"),
         ({"budget": "much"}, "invalid budget 'much'"),
-        ({"epsilon": -1.0}, "epsilon must be a number above 0"),
+        ({"criterion": "volume"}, "criterion must be one of volume-ratio, ratio-per-image"),
+        ({"criterion": "volume-ratio", "epsilon": -1.0}, "epsilon must be a number above 0"),
         ({"threads": 0}, "--threads must be 1 or more"),
         ({"seed": -1}, "--seed must be 0 or more"),
         ({"exact": True, "volume": "ridge"}, "--exact needs --volume gram"),

@@ -11,6 +11,7 @@ from mrdc.codec import CODECS
 from mrdc.data.photo import Photo
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import embed
+from mrdc.planning.discrepancy import discrepancy
 from mrdc.planning.scan import scan
 from mrdc.planning.search import measure, quiet
 from mrdc.planning.selection import herding
@@ -29,7 +30,8 @@ def test_every_candidate_and_the_originals_are_measured(photos: Path) -> None:
     quantities = [candidate.quantity for candidate in found.candidates]
     assert quantities == sorted(quantities) and quantities[0] == 12
     assert all(0 < candidate.bytes <= found.budget_bytes for candidate in found.candidates)
-    assert found.candidates[0].volume_ratio == 1.0
+    plain = found.candidates[0]
+    assert plain.volume_ratio == plain.ratio_per_image == 1.0 and plain.discrepancy > 0
     assert found.chosen.verdict == "chosen" and found.chosen in found.candidates
 
 
@@ -41,7 +43,7 @@ def test_ratio_against_a_slow_reference(photos: Path, pairing: str) -> None:
         ranks = seen.pool.rankings()
         found, memory, order = measure(seen.pool, seen.budget, chosen, (CODECS["jpeg"], 20), ranks)
     assert memory is not None
-    logs, differ = [], False
+    logs, per_image, apart, differ = [], [], [], False
     for label in range(3):
         sources = [jpeg(100 * label + n) for n in range(8)]
         coded = ReplayMemory("1MB", "jpeg", 20)
@@ -56,8 +58,12 @@ def test_ratio_against_a_slow_reference(photos: Path, pairing: str) -> None:
         held = len(memory.sources(label))
         differ |= set(first[:held]) != set(second[:held])
         logs.append(log_volume(after[ranked[:held]]) - log_volume(before[first[:held]]))
+        per_image.append(logs[-1] / held)
+        apart.append(discrepancy(before, after[ranked[:held]]))
     assert differ  # otherwise the two pairings could not be told apart
     assert found.log_volume_ratio == pytest.approx(np.mean(logs), abs=1e-4)
+    assert math.log(found.ratio_per_image) == pytest.approx(np.mean(per_image), abs=1e-5)
+    assert found.discrepancy == pytest.approx(np.mean(apart), abs=1e-5)
     plain, row = planned(photos, pairing=pairing, budget="0.5/class", qualities=(20,)).candidates
     assert plain == planned(photos, budget="0.5/class", qualities=(20,)).candidates[0]
     assert row.log_volume_ratio == pytest.approx(found.log_volume_ratio, abs=1e-6)
@@ -80,6 +86,8 @@ def test_kept_sources_are_exactly_faithful(photos: Path) -> None:
     """Nothing changed, so R_q is 1 even where it could not be measured."""
     row = planned(photos, qualities=(100,), budget="2/class").candidates[1]
     assert row.kept_sources == row.quantity and row.volume_ratio == 1.0
+    assert row.ratio_per_image == 1.0 and row.discrepancy > 0  # not all of the images are stored
+    assert planned(photos, qualities=(100,), budget="1MB").candidates[1].discrepancy < 1e-12
     exact = planned(photos, qualities=(100,), budget="2/class", exact=True).candidates[1].exact
     assert exact is not None and exact["l2"] == pytest.approx(0, abs=1e-6)
 

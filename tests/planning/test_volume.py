@@ -79,6 +79,16 @@ def test_phase_ratio_is_the_geometric_mean_of_class_ratios() -> None:
     assert from_log(1e4) > 1e300 and from_log(-1e4) == 0 and math.isnan(from_log(math.nan))
 
 
+def test_ratio_per_image_does_not_depend_on_the_number_of_images() -> None:
+    """Two rows 30 degrees apart: R = 1/2, r = 1/2^(1/2). Twice as many: R = 1/4, the same r."""
+    found = phase_ratio({"a": (SQUARE, HALF)})
+    twice = phase_ratio({"a": (torch.eye(4), torch.kron(torch.eye(2), HALF))})
+    assert found.per_image == pytest.approx(0.5**0.5, abs=1e-6)
+    assert (twice.value, twice.per_image) == pytest.approx((0.25, 0.5**0.5), abs=1e-6)
+    both = phase_ratio({"a": (SQUARE, HALF), "b": (torch.eye(4), torch.eye(4))})
+    assert both.per_image == pytest.approx(0.5**0.25, abs=1e-6)  # the geometric mean over classes
+
+
 def test_degenerate_classes_are_left_out_and_named() -> None:
     """Equal originals, equal compressed images, or a single image; nan if no class is left."""
     good, same = rows(3, 8), rows(1, 8).repeat(3, 1)
@@ -91,7 +101,7 @@ def test_degenerate_classes_are_left_out_and_named() -> None:
         "blurred": "images that look the same once compressed",
         "one": "one image",
     }
-    assert math.isnan(phase_ratio(bad).value)
+    assert math.isnan(phase_ratio(bad).value) and math.isnan(phase_ratio(bad).per_image)
 
 
 def test_large_classes_are_measured_on_a_seeded_sample() -> None:
@@ -104,6 +114,8 @@ def test_large_classes_are_measured_on_a_seeded_sample() -> None:
     sample = torch.from_numpy(np.random.default_rng(0).permutation(9)[:4])
     expected = log_volume(compressed[sample]) - log_volume(original[sample])
     assert found.by_class["large"] == expected
+    mean = (expected / 4 + found.by_class["full"] / 8) / 2
+    assert found.log_per_image == pytest.approx(mean)
     assert found.by_class["full"] == log_volume(compressed[:8]) - log_volume(original[:8])
     assert phase_ratio(pairs, "ridge").sampled == {}
 

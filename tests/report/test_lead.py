@@ -16,8 +16,8 @@ from tests.report.folders import grid, made, phase, scenes
         (
             {"original": [0.0] * 3, "90": [30.0, 40.0, 50.0], "50": [39.0, 50.0, 61.0]},
             "Best averaged accuracy of the 3 qualities: 50.00 ± 11.00 % for 50, 10.00 points "
-            "(standard error 0.58) above 90 (40.00 ± 10.00 %; 3 seeds). R_q, measured along the "
-            "run of originals, picks 50.",
+            "(standard error 0.58) above 90 (40.00 ± 10.00 %; 3 seeds). Along the run of "
+            "originals, R_q picks 50.",
         ),
         (
             {"90": [50.0, 52.0], "50": [50.0, 54.0], "10": [40.0, 42.0]},

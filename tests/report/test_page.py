@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,22 @@ def test_small_figures_and_their_ticks(tmp_path: Path) -> None:
     assert ">0.5<" in ratios.svg and ">5<" in ratios.svg
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", tasks.svg)
     assert texts.count("0") >= 2 and not any("." in text for text in texts)
+
+
+def test_every_criterion_has_a_panel(tmp_path: Path) -> None:
+    """A wide figure with bands for R_q and r; the discrepancy has none."""
+    one = phase(0, 60.0)
+    more = {"ratio_per_image": 1.01, "discrepancy": 0.02}
+    events = [replace(one, candidates=[row | more for row in one.candidates])]
+    (figure,) = figures("volume-ratio", [made(tmp_path / "run", events=events)])
+    assert figure.data[0] == ["codec", "quality", "phase", "R_q", "r", "discrepancy"]
+    assert figure.data[1:] == [
+        ["jpeg", quality, place, ratio, 1.01, 0.02]
+        for quality, ratio in ((50, 1.2), (10, 9.0))
+        for place in (0, "mean")
+    ]
+    assert not figure.small and figure.svg.count(">discrepancy<") == 1
+    assert "|r - 1| &lt; 0.03" in figure.svg
 
 
 def test_a_first_phase_taken_over_is_shown(tmp_path: Path) -> None:

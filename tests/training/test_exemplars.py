@@ -96,7 +96,7 @@ def test_preview_chooses_the_quality_if_none_is_chosen_yet(
         return planning.search(*arguments, **options)
 
     monkeypatch.setattr("mrdc.training.exemplars.search", search)
-    made = filling(quality=quality, epsilon=1e9)
+    made = filling(quality=quality, criterion="volume-ratio", epsilon=1e9)
     assert made.quality == (50 if quality == "50" else None)
     seen = made.preview(0, CHEAP, Clock())
     assert (made.quality, seen.quality, len(budgets)) == (50, 50, searches)

@@ -66,6 +66,8 @@ def row(ratio: float | None, quality: int | None = 10, quantity: int = 5) -> dic
         "quality": quality,
         "quantity": quantity,
         "volume_ratio": ratio,
+        "ratio_per_image": None if ratio is None else ratio**0.1,
+        "discrepancy": 0.1 if quality is None else 0.05,
         "excluded_classes": {} if ratio is None or quality is None else {"a": "one image"},
         "verdict": "R_q unknown" if ratio is None else "passes",
     }
@@ -83,10 +85,21 @@ def test_volume_ratios_are_averaged_where_they_are_known() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "choice"), [(3.0, "original"), (1.2, 10), (None, "original")])
-def test_mean_ratio_chooses_a_quality(ratio: float | None, choice: int | str) -> None:
-    ratios = volume_ratios(phases(ratio))
-    assert mean_choice(MemorySettings(), ratios) == choice
-    assert mean_choice(MemorySettings(), ratios[1:]) == (choice if choice == 10 else None)
+@pytest.mark.parametrize("criterion", ["volume-ratio", "ratio-per-image"])
+def test_mean_ratio_chooses_a_quality(
+    ratio: float | None, choice: int | str, criterion: Any
+) -> None:
+    """r is here 3.0^0.1 = 1.12, 1.2^0.1 = 1.018 or unknown."""
+    ratios, memory = volume_ratios(phases(ratio)), MemorySettings(criterion=criterion)
+    assert mean_choice(memory, ratios) == choice
+    assert mean_choice(memory, ratios[1:]) == (choice if choice == 10 else None)
+
+
+def test_mean_discrepancy_chooses_a_quality() -> None:
+    """It is known even where R_q is not."""
+    rows = volume_ratios(phases(None, 3.0))
+    assert [row["mean_discrepancy"] for row in rows] == [0.1, 0.05]
+    assert mean_choice(MemorySettings(criterion="discrepancy"), rows) == 10
 
 
 def test_candidates_and_classes_without_a_ratio_have_a_reason() -> None:

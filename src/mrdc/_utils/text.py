@@ -1,5 +1,7 @@
 """Numbers and names in the form people read."""
 
+import math
+
 MORE = 5  # names listed before "and n more"
 
 
@@ -12,9 +14,16 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def ratio(value: float) -> str:
-    """Format R_q: 0.766, > 100 or nan."""
+def ratio(value: float | None) -> str:
+    """Format R_q or r: 0.766, > 100, or ? if it is unknown."""
+    if value is None or math.isnan(value):
+        return "?"
     return "> 100" if value > 100 else f"{value:.3f}"
+
+
+def small_number(value: float | None) -> str:
+    """Format a discrepancy: 0.113, 0.0174, 0, or ? if it is unknown."""
+    return "?" if value is None or math.isnan(value) else f"{round(value, 6):.3g}"
 
 
 def printable(text: str) -> str:

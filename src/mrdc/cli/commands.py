@@ -26,8 +26,7 @@ Plugins = Annotated[
 
 @dataclass(frozen=True)
 class PlanCommand(PlanSettings):
-    """Find the quality and number of images for a budget, with R_q of each candidate; writes
-    nothing."""
+    """Find the quality and number of images for a budget, and say why; writes nothing."""
 
     report: Page = None
     json: Json = False

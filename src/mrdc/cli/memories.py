@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from mrdc._utils.text import MORE, count, ratio, size, span
+from mrdc._utils.text import MORE, count, ratio, size, small_number, span
 from mrdc.cli.tables import clean, remarks, some, table
 from mrdc.memory.file import MemoryFile
 
@@ -45,7 +45,7 @@ def plan(console: Console, found: "Plan") -> None:
         console.print(box_line(found.boxes))
     console.print(budget_line(budget))
     exact = any(candidate.exact for candidate in found.candidates)
-    columns = ["codec<", "quality", "bytes/image", "images", "per class", "R_q"]
+    columns = ["codec<", "quality", "bytes/image", "images", "per class", "R_q", "r", "discrepancy"]
     rows = table(*columns, *(["L_2"] if exact else []), "verdict<")
     for candidate in found.candidates:
         each = candidate.bytes / candidate.quantity if candidate.quantity else 0
@@ -56,6 +56,8 @@ def plan(console: Console, found: "Plan") -> None:
             f"{candidate.quantity:,}",
             f"{candidate.per_class[1]:.1f}",
             ratio(candidate.volume_ratio),
+            ratio(candidate.ratio_per_image),
+            small_number(candidate.discrepancy),
         ]
         if exact:
             cells.append(f"{candidate.exact['l2']:.3f}" if candidate.exact else "")
@@ -66,7 +68,7 @@ def plan(console: Console, found: "Plan") -> None:
     remarks(console, found.skipped, found.ignored)
     out = dict.fromkeys(f"{n}: {why}" for c in found.candidates for n, why in c.excluded.items())
     if out:
-        console.print(f"{count(len(out), 'class')} left out of R_q:{some(list(out))}")
+        console.print(f"{count(len(out), 'class')} left out of R_q and r:{some(list(out))}")
     part = dict.fromkeys(f"{n}: {why}" for c in found.candidates for n, why in c.sampled.items())
     if part:
         console.print(f"More images than feature dimensions:{some(list(part))}")

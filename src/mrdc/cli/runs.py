@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mrdc._utils.text import count, learned, ratio
+from mrdc._utils.text import count, learned, ratio, small_number
 from mrdc.cli.tables import clean, remarks, some, table
 from mrdc.experiments.pairs import Difference
+from mrdc.planning.settings import SYMBOLS
 from mrdc.training.results import RunResult
 
 SCORES = {
@@ -64,21 +65,25 @@ def run(console: Console, found: RunResult) -> None:
 
 
 def volumes(console: Console, found: RunResult) -> None:
-    """R_q of each candidate, averaged over the phases, and the choice."""
+    """R_q, r and discrepancy of each candidate, averaged over the phases, and the choice."""
     if not found.volume_ratios:
         return
     chosen = (
         found.quality if isinstance(found.quality, list) else [found.quality] * len(found.codecs)
     )
     stored = set(zip(found.codecs, chosen, strict=True))
-    rows = table("candidate<", "images that fit", "mean R_q", "verdict<")
+    rows = table(
+        "candidate<", "images that fit", "mean R_q", "mean r", "mean discrepancy", "verdict<"
+    )
     for row in found.volume_ratios:
-        quality, mean = row["quality"], row["mean"]
+        quality = row["quality"]
         name = row["codec"] if quality is None else f"{row['codec']} {quality}"
         rows.add_row(
             name,
             f"{sum(row['quantity']):,}",
-            "?" if mean is None else ratio(mean),
+            ratio(row["mean"]),
+            ratio(row["mean_ratio_per_image"]),
+            small_number(row["mean_discrepancy"]),
             "stored" if (row["codec"], quality) in stored else row["verdict"],
         )
     console.print(rows)
@@ -88,7 +93,10 @@ def volumes(console: Console, found: RunResult) -> None:
     if found.quality_rule == "auto":
         used, mean = found.quality or "original", found.mean_choice
         agrees = "agrees" if used == mean else f"would choose {mean}"
-        console.print(f"R_q chose {used} after the first phase; its mean over phases {agrees}.")
+        console.print(
+            f"Chosen by {SYMBOLS[found.criterion]} after the first phase: {used}; its mean over "
+            f"the phases {agrees}."
+        )
 
 
 def kept(console: Console, found: RunResult) -> None:

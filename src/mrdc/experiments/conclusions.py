@@ -8,6 +8,7 @@ from statistics import mean
 from mrdc._utils.text import count
 from mrdc.experiments.pairs import Number, difference, score
 from mrdc.experiments.study_table import Line, initial_forgetting, originals, stored_ratio
+from mrdc.planning.settings import SYMBOLS
 
 QUALITY = "memory.quality"
 
@@ -80,7 +81,8 @@ def picked(grid: Sequence[Line]) -> str:
     }
     gain = None if base.picks == ["original"] else difference(chosen, base.arm.numbers())
     more = f", which differs from originals by {gain}" if gain else ""
-    where = "R_q, averaged over the phases of the run with originals, picks"
+    symbol = SYMBOLS[base.runs[0].criterion]
+    where = f"{symbol}, averaged over the phases of the run with originals, picks"
     return f"{where} {' or '.join(base.picks)}{more}"
 
 

@@ -1,4 +1,4 @@
-"""`--memory.quality run:FOLDER`: the quality that R_q picks along an earlier run."""
+"""`--memory.quality run:FOLDER`: the quality that an earlier run picks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,9 @@ from mrdc.experiments.settings import AnySettings
 
 
 def with_picked_quality(settings: AnySettings) -> AnySettings:
-    """Settings with run:FOLDER replaced by the quality that the run's R_q picks.
+    """Settings with run:FOLDER replaced by the quality that the criterion of that run picks.
 
-    R_q is averaged over the phases of that run, usually one with originals (Sec. 5.1 and 5.2).
+    The criterion (in the paper R_q) is averaged over the phases of a run with originals.
     """
     quality = settings.memory.quality
     rule, _, folder = quality.partition(":")
@@ -21,7 +21,7 @@ def with_picked_quality(settings: AnySettings) -> AnySettings:
     if result is None:
         raise UsageError(f"--memory.quality {quality}: {folder or 'nothing'} is no finished run")
     if result.mean_choice is None:
-        why = "no candidate passes there" if result.volume_ratios else "it measured no R_q"
-        raise UsageError(f"--memory.quality {quality}: R_q picks nothing, as {why}")
+        why = "no candidate passes" if result.volume_ratios else "it measured none"
+        raise UsageError(f"--memory.quality {quality}: that run picks no quality, as {why}")
     memory = replace(settings.memory, quality=str(result.mean_choice))
     return replace(settings, memory=memory)

@@ -104,6 +104,7 @@ def study_cells(
             settings: AnySettings = replace(named(recipe).preset.settings, data=source)
             if groups is not None and isinstance(settings, RunSettings):
                 settings = replace(settings, superclasses=groups)
+            settings = at(settings, "memory.criterion", "volume-ratio", name)  # as in the paper
             for entry in (*part.settings, *changes):
                 dotted, _, text = entry.partition("=")
                 settings = at(settings, dotted, text, "--set-all")

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any, Literal
 
 from mrdc._utils.errors import UsageError
+from mrdc.planning.settings import EPSILON, SYMBOLS, Criterion, SearchSettings
 from mrdc.planning.volume import from_log
 
 Rule = Literal["contiguous", "paper"]
+NEARLY = 0.02  # quantities that differ by less than this share count as equal
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,9 @@ class Candidate:
     quantity: int  # images that fit the budget
     bytes: int = 0  # their size
     log_volume_ratio: float = math.nan  # log R_q; nan if unknown
-    excluded: Mapping[str, str] = field(default_factory=dict)  # classes left out of R_q, and why
+    ratio_per_image: float = math.nan  # r, which is R_q per stored image; nan if unknown
+    discrepancy: float = math.nan  # MMD^2 between all originals and these, mean over classes
+    excluded: Mapping[str, str] = field(default_factory=dict)  # classes left out of both ratios
     sampled: Mapping[str, str] = field(default_factory=dict)  # classes measured on some images
     feasible: bool = False  # whether the rule allows it
     verdict: str = ""  # why, in words
@@ -35,6 +38,10 @@ class Candidate:
         """R_q."""
         return from_log(self.log_volume_ratio)
 
+    def value(self, criterion: Criterion) -> float:
+        """The number that a criterion looks at; nan if unknown."""
+        return float(getattr(self, criterion.replace("-", "_")))
+
     def __str__(self) -> str:
         return self.codec if self.quality is None else f"{self.codec} {self.quality}"
 
@@ -47,6 +54,8 @@ class Candidate:
             "bytes": self.bytes,
             "volume_ratio": _finite(self.volume_ratio),
             "log_volume_ratio": _finite(self.log_volume_ratio),
+            "ratio_per_image": _finite(self.ratio_per_image),
+            "discrepancy": _finite(self.discrepancy),
             "feasible": self.feasible,
             "verdict": self.verdict,
             "excluded_classes": dict(self.excluded),
@@ -62,48 +71,88 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def judge(
-    candidates: Sequence[Candidate], rule: Rule = "contiguous", epsilon: float = 0.5
-) -> list[Candidate]:
+def check_criterion(settings: SearchSettings) -> None:
+    """Refuse a criterion, rule or bound that does not exist."""
+    if settings.criterion not in SYMBOLS:
+        known = ", ".join(SYMBOLS)
+        raise UsageError(f"criterion must be one of {known}, got {settings.criterion!r}")
+    if settings.rule not in ("contiguous", "paper"):
+        raise UsageError(f"rule must be 'contiguous' or 'paper', got {settings.rule!r}")
+    if settings.epsilon is None:
+        return
+    if settings.criterion not in EPSILON:
+        raise UsageError(
+            f"epsilon {settings.epsilon:g}: bounds R_q or r; {settings.criterion} has no bound"
+        )
+    if not 0 < settings.epsilon < math.inf:
+        raise UsageError(f"epsilon must be a number above 0, got {settings.epsilon}")
+
+
+def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Candidate]:
     """Candidates with `feasible` and `verdict` set, in the order given.
 
     `contiguous` goes down from a codec's best quality and stops before the first failure,
-    because R_q can dip below 1 and come back. `paper` allows any that passes.
+    because ratios can dip below 1 and come back. `paper` allows any that passes.
     """
-    if rule not in ("contiguous", "paper"):
-        raise UsageError(f"rule must be 'contiguous' or 'paper', got {rule!r}")
-    if not 0 < epsilon < math.inf:
-        raise UsageError(f"epsilon must be a number above 0, got {epsilon}")
-    judged: dict[int, Candidate] = {}
-    best_first = sorted(enumerate(candidates), key=lambda p: (p[1].codec, -(p[1].quality or 0)))
-    for _, group in groupby(best_first, key=lambda pair: pair[1].codec):
-        failed = False
-        for index, candidate in group:
-            distance = abs(candidate.volume_ratio - 1)
-            if candidate.quantity == 0:
-                feasible, verdict = False, candidate.verdict
-            elif math.isnan(distance):
-                feasible, verdict = False, "R_q unknown"
-            elif distance >= epsilon:
-                feasible, verdict = False, "too far from 1"
-            elif failed and rule == "contiguous":
-                feasible, verdict = False, "a better quality fails"
-            else:
-                feasible, verdict = True, "passes"
-            failed |= not feasible and distance >= epsilon  # an unknown R_q is no failure
-            judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
-    return [judged[index] for index in range(len(candidates))]
+    check_criterion(settings)
+    criterion, bound = settings.criterion, settings.bound
+    judged = list(candidates)
+    failed: set[str] = set()  # codecs of which a better quality fails
+    for index in best_first(candidates):
+        candidate = candidates[index]
+        value = candidate.value(criterion)
+        far = bound is not None and abs(value - 1) >= bound  # an unknown ratio is no failure
+        if candidate.quantity == 0:
+            feasible, verdict = False, candidate.verdict
+        elif math.isnan(value):
+            feasible, verdict = False, f"{SYMBOLS[criterion]} unknown"
+        elif far:
+            feasible, verdict = False, "too far from 1"
+        elif candidate.codec in failed and settings.rule == "contiguous":
+            feasible, verdict = False, "a better quality fails"
+        else:
+            feasible, verdict = True, "fits" if bound is None else "passes"
+        if far:
+            failed.add(candidate.codec)
+        judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
+    return judged
 
 
-def choose_quality(judged: Sequence[Candidate]) -> int | None:
-    """Index of the feasible candidate that stores most images; None if there is none.
+def best_first(candidates: Sequence[Candidate]) -> list[int]:
+    """Indices: what leaves pixels unchanged, then codec by codec, the best quality first."""
+    codecs = list(dict.fromkeys(candidate.codec for candidate in candidates))
 
-    If several store the same number (all images fit), the best quality wins: there is no
-    reason to distort images to save bytes that nobody needs.
+    def place(index: int) -> tuple[bool, int, int]:
+        one = candidates[index]
+        return one.quality is not None, codecs.index(one.codec), -(one.quality or 0)
+
+    return sorted(range(len(candidates)), key=place)
+
+
+def choose_quality(judged: Sequence[Candidate], criterion: Criterion) -> int | None:
+    """Index of the best feasible candidate; None if there is none.
+
+    By a ratio that is the one that stores most images; by discrepancy, the one with the smallest.
     """
+    best: int | None = None
+    for index in best_first(judged):
+        if judged[index].feasible and (
+            best is None or _beats(judged[index], judged[best], criterion)
+        ):
+            best = index
+    return best
 
-    def worth(index: int) -> tuple[int, int, float, int]:
-        one = judged[index]
-        return (-one.quantity, -(one.quality or 101), abs(one.log_volume_ratio), one.bytes)
 
-    return min((i for i, one in enumerate(judged) if one.feasible), key=worth, default=None)
+def _beats(new: Candidate, old: Candidate, criterion: Criterion) -> bool:
+    """Whether to prefer a candidate to one of better quality, or of another codec.
+
+    If they store nearly as many images, the better quality is worth more: there is no reason to
+    distort images for next to nothing. Qualities of two codecs cannot be compared, so the
+    discrepancy decides.
+    """
+    nearly = abs(new.quantity - old.quantity) < NEARLY * old.quantity
+    if nearly and (old.quality is None or old.codec == new.codec):
+        return False
+    if nearly or criterion == "discrepancy":
+        return new.discrepancy < old.discrepancy
+    return new.quantity > old.quantity

@@ -136,7 +136,11 @@ def _check_output(settings: PackSettings) -> None:
 
 def _lasting(plan: Plan) -> dict[str, Any]:
     """The part of a plan that a memory file keeps: nothing that changes from run to run."""
-    kept = ("codec", "quality", "quantity", "bytes", "log_volume_ratio", "excluded_classes")
-    report = plan.to_json()
-    table = [{name: row[name] for name in kept} for row in report["candidates"]]
-    return {name: report[name] for name in ("rule", "epsilon", "chosen")} | {"candidates": table}
+    numbers = ("log_volume_ratio", "ratio_per_image", "discrepancy")
+    report, table = plan.to_json(), []
+    for row in report["candidates"]:
+        kept = {name: row[name] for name in ("codec", "quality", "quantity", "bytes")}
+        kept |= {name: row[name] and round(row[name], 6) for name in numbers}
+        table.append(kept | {"excluded_classes": row["excluded_classes"]})
+    about = {name: report[name] for name in ("criterion", "rule", "epsilon", "chosen")}
+    return about | {"candidates": table}

@@ -18,7 +18,7 @@ from mrdc.planning.choice import Candidate, Rule
 from mrdc.planning.scan import Scan, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
-from mrdc.planning.settings import PlanSettings
+from mrdc.planning.settings import SYMBOLS, Criterion, PlanSettings
 from mrdc.planning.volume import Volume
 
 CHOSEN = ("codec", "quality", "quantity", "bytes")  # fields of a chosen candidate in JSON
@@ -47,17 +47,41 @@ class Plan:
         everything = chosen.quantity == self.images - chosen.duplicates
         count = f"all {chosen.quantity:,} images" if everything else f"{chosen.quantity:,} images"
         if chosen.codec == "original":
-            passes = any(c.feasible and c.codec != "original" for c in self.candidates)
-            why = "nothing that passes holds more" if passes else "nothing compressed passes"
-            why = "they fit as they are" if everything else why
+            why = "they fit as they are" if everything else self._why_not()
             return f"Keep {count} as the original files: {why}."
         plain = next(c for c in self.candidates if c.codec == "original")
         gain = f" instead of {plain.quantity:,} originals" if plain.quantity else ""
         lower = " A lower quality would gain nothing: all images fit." if everything else ""
+        return f"Store {count} as {chosen}{gain}: {self._why(plain)}.{lower}"
+
+    def _why(self, plain: Candidate) -> str:
+        """Why compressed images are stored rather than original files."""
+        chosen, bound = self.chosen, self.settings.bound
+        if bound is None:
+            others = f"; original files: {plain.discrepancy:.3g}" if plain.quantity else ""
+            return (
+                f"of everything that fits, they stand in best for all {self.images:,} images "
+                f"(discrepancy {chosen.discrepancy:.3g}{others})"
+            )
+        if self.settings.criterion == "volume-ratio":
+            return (
+                "their features span nearly the same volume as those of the originals "
+                f"(R_q = {chosen.volume_ratio:.2f}, within {bound:g} of 1)"
+            )
+        change = 100 * abs(chosen.ratio_per_image - 1)
         return (
-            f"Store {count} as {chosen}{gain}: R_q = {chosen.volume_ratio:.2f}, "
-            f"within {self.settings.epsilon:g} of 1.{lower}"
+            f"compression changes what a network sees by {change:.1f} % per image "
+            f"(r = {chosen.ratio_per_image:.3f}), and up to {100 * bound:g} % is allowed"
         )
+
+    def _why_not(self) -> str:
+        """Why originals are kept, though not all of them fit."""
+        if self.settings.criterion == "discrepancy":
+            return f"they stand in better for all {self.images:,} images than compressed ones"
+        if any(c.feasible and c.codec != "original" for c in self.candidates):
+            return "nothing that passes holds more"
+        symbol, bound = SYMBOLS[self.settings.criterion], self.settings.bound
+        return f"nothing compressed passes (no {symbol} within {bound:g} of 1)"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -68,8 +92,9 @@ class Plan:
             "select": self.select,
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "chosen": {name: getattr(self.chosen, name) for name in CHOSEN},
+            "criterion": self.settings.criterion,
             "rule": self.settings.rule,
-            "epsilon": self.settings.epsilon,
+            "epsilon": self.settings.bound,
             "skipped": self.skipped,
             "ignored": self.ignored,
             "seconds": round(self.seconds, 3),
@@ -84,7 +109,8 @@ class PlanOptions(TypedDict, total=False):
     select: str | Selector
     embed: str | Callable[[Tensor], Any]
     weights: Path | None
-    epsilon: float
+    criterion: Criterion
+    epsilon: float | None
     rule: Rule
     pairing: Literal["paired", "independent"]
     volume: Volume
@@ -104,7 +130,7 @@ def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[Pl
         photos: a folder, CSV, tar or COCO file, as for `mrdc plan`.
         budget: "20/class", "2000 originals", "200MB", or a number of bytes.
         options: the flags of `mrdc plan`: `qualities=(90, 75, 50)`, `codec="webp"` or a codec
-            object, `select` (a name or a selector), `epsilon`, `rule`, `seed`, `threads`, ...
+            object, `select` (a name or a selector), `criterion`, `epsilon`, `seed`, `threads`, ...
             `embed` is a name, or a callable from uint8 images (n, 3, 224, 224) to features.
 
     Raises:
@@ -146,7 +172,9 @@ def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
     if found.chosen is None:
         if not any(candidate.quantity for candidate in found.candidates):
             raise BudgetError(found.candidates[-1].verdict.removeprefix(NO_ROOM))
-        fits = ", ".join(f"{c} (R_q {c.volume_ratio:.2f})" for c in found.candidates if c.quantity)
+        criterion = settings.criterion
+        symbol, tried = SYMBOLS[criterion], [c for c in found.candidates if c.quantity]
+        fits = ", ".join(f"{c} ({symbol} {c.value(criterion):.3g})" for c in tried)
         raise BudgetError(
             f"the budget has no room for originals, and no candidate that fits passes: {fits}; "
             "raise --budget, add a --quality, or loosen --epsilon"

@@ -21,6 +21,7 @@ from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.fill import Skip
 from mrdc.nn.embed import Embedder, embed, load_embedder
 from mrdc.nn.feature_cache import FeatureCache, open_cache
+from mrdc.planning.choice import check_criterion
 from mrdc.planning.search import Pool, Progress, search_space
 from mrdc.planning.selection import SELECTORS, Ranking, random_choice, usual_selector
 from mrdc.planning.settings import PlanSettings
@@ -45,6 +46,7 @@ class Scan:
 
 def check_settings(settings: PlanSettings) -> None:
     """Refuse invalid settings before any image is read."""
+    check_criterion(settings)
     search_space(settings)
     usual_selector(settings.select, scenes=False)
     parse_budget(settings.budget, original_bytes=1.0)

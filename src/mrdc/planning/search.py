@@ -8,7 +8,9 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.choice import Candidate, choose_quality, judge
+from mrdc.planning.discrepancy import discrepancy, mean_kernel
 from mrdc.planning.selection import Ranking
 from mrdc.planning.settings import SearchSettings
 from mrdc.planning.volume import (
@@ -102,6 +105,18 @@ class Pool:
             places[label] = [index[source] for source in memory.sources(label)]
         return places
 
+    @cached_property
+    def spreads(self) -> list[float]:
+        """Mean kernel among the originals of each class, which is the same for every candidate."""
+        return [mean_kernel(rows, rows) for rows in self.features]
+
+    def discrepancies(self, stored: Mapping[int, Tensor]) -> dict[str, float]:
+        """By class, from all originals to the stored images, whose features are by label."""
+        return {
+            self.images.classes[label]: discrepancy(self.features[label], rows, self.spreads[label])
+            for label, rows in stored.items()
+        }
+
 
 @dataclass(frozen=True)
 class Found:
@@ -133,8 +148,8 @@ def search(
     for pair in search_space(settings, originals=True):
         candidate, stored, order = measure(pool, budget, settings, pair, by_original, exact)
         candidates.append(candidate)
-        judged = judge(candidates, settings.rule, settings.epsilon)
-        best = choose_quality(judged)
+        judged = judge(candidates, settings)
+        best = choose_quality(judged, settings.criterion)
         if pair == keep if keep is not None else best == len(candidates) - 1:
             memory, rankings = stored, order
     if best is None:
@@ -145,7 +160,10 @@ def search(
 
 
 def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair]:
-    """Every codec with every quality, best first; with `originals`, at least these."""
+    """Every codec with every quality, best first; with `originals`, at least these.
+
+    Codecs without qualities come first, so that a candidate never comes after one it would beat.
+    """
     if not settings.codec or not settings.qualities:
         raise UsageError("give at least one codec and one quality")
     space: list[Pair] = []
@@ -157,7 +175,7 @@ def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair
             space.append((codec, quality))
     if originals and all(codec.name != "original" for codec, _ in space):
         space.insert(0, (CODECS["original"], None))
-    return space
+    return sorted(space, key=lambda pair: pair[1] is not None)
 
 
 def measure(
@@ -170,19 +188,21 @@ def measure(
 ) -> tuple[Candidate, ReplayMemory | None, list[Ranking]]:
     """A measured candidate, the images that fit, and their order."""
     codec, quality = pair
-    rankings, everything, rows = compress_all(pool, settings, pair, by_original, exact)
+    rankings, everything, all_rows = compress_all(pool, settings, pair, by_original, exact)
     try:
         memory = pool.store(budget, pair, settings.accounting, rankings)
     except BudgetError as error:
         return Candidate(codec.name, quality, 0, verdict=f"{NO_ROOM}{error}"), None, rankings
-    ratio = PhaseRatio()  # R_q is 1 if no pixel changes
+    places, ratio = pool.places(memory), PhaseRatio()  # 1 if no pixel changes
+    stored = {label: pool.features[label][where] for label, where in places.items()}
     if codec.qualities is not None and (exact or memory.kept_sources() < len(memory)):
-        # with independent pairing the originals are those that come first in the ranking
-        reference = everything if settings.pairing == "independent" and everything else memory
-        places, pairs = pool.places(reference), {}
-        for label, compressed in pool.embed_memory(memory).items():
-            original = pool.features[label][places[label][: len(compressed)]]
-            pairs[pool.images.classes[label]] = original, compressed
+        stored = pool.embed_memory(memory)
+        if settings.pairing == "independent" and everything:
+            places = pool.places(everything)  # the originals that come first in the ranking
+        pairs = {
+            pool.images.classes[label]: (pool.features[label][places[label][: len(rows)]], rows)
+            for label, rows in stored.items()
+        }
         ratio = phase_ratio(pairs, settings.volume)
     counts = np.bincount(memory.targets)
     candidate = Candidate(
@@ -191,12 +211,14 @@ def measure(
         quantity=len(memory),
         bytes=memory.nbytes,
         log_volume_ratio=ratio.log,
+        ratio_per_image=ratio.per_image,
+        discrepancy=fmean(pool.discrepancies(stored).values()),
         excluded=ratio.excluded,
         sampled=ratio.sampled,
         per_class=(int(counts.min()), float(counts.mean()), int(counts.max())),
         kept_sources=0 if codec.name == "original" else memory.kept_sources(),
         duplicates=max(sum(m.duplicates().values()) for m in (memory, everything) if m is not None),
-        exact=_exact(pool, memory, everything, rows, ratio) if exact and everything else None,
+        exact=_exact(pool, memory, everything, all_rows, ratio) if exact and everything else None,
     )
     return candidate, memory, rankings
 

@@ -7,6 +7,10 @@ from typing import Annotated, Literal
 import tyro
 
 QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
+Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
+CRITERION: Criterion = "ratio-per-image"  # the default
+EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.03}  # default bounds; 0.5 is the paper's
+SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
 
 
 @dataclass(frozen=True)
@@ -20,16 +24,24 @@ class SearchSettings:
     select: str = "auto"
     """Selector that ranks the images of a class; `mrdc list` names them. auto: herding for
     classes, random_choice for scenes."""
-    epsilon: float = 0.5
-    """A quality passes if |R_q - 1| is below this."""
+    criterion: Criterion = CRITERION
+    """What decides. volume-ratio: R_q, as in the paper; ratio-per-image: r, which is R_q per stored
+    image; discrepancy: how well the stored images stand in for all originals."""
+    epsilon: float | None = None
+    """A quality passes if R_q (by default 0.5) or r (0.03) is within this of 1."""
     rule: Literal["contiguous", "paper"] = "contiguous"
-    """contiguous: every better quality must pass too; paper: any quality that passes."""
+    """For R_q and r. contiguous: every better quality must pass too; paper: any that passes."""
     pairing: Literal["paired", "independent"] = "paired"
     """paired: rank the originals; independent: rank the compressed images."""
     volume: Literal["gram", "ridge"] = "gram"
     """gram: the paper's volume; ridge: defined for more images than feature dimensions."""
     accounting: Literal["packed", "file"] = "packed"
     """packed: store JPEG tables once; file: store every image as a whole file, as in the paper."""
+
+    @property
+    def bound(self) -> float | None:
+        """How far from 1 the ratio may be; None for the discrepancy, which needs no bound."""
+        return EPSILON.get(self.criterion) if self.epsilon is None else self.epsilon
 
 
 @dataclass(frozen=True)

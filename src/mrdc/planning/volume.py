@@ -6,6 +6,7 @@ The volume is that of the parallelotope spanned by the feature rows, scaled to l
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -68,6 +69,7 @@ class PhaseRatio:
     """R_q over the classes of a phase."""
 
     log: float = 0.0  # mean over classes of log Vol(compressed) - log Vol(original)
+    log_per_image: float = 0.0  # mean over classes of the same, divided by the images of the class
     by_class: Mapping[str, float] = field(default_factory=dict)  # the same for each class in it
     excluded: Mapping[str, str] = field(default_factory=dict)  # classes left out, and why
     sampled: Mapping[str, str] = field(default_factory=dict)  # classes measured on some images
@@ -77,17 +79,23 @@ class PhaseRatio:
         """R_q: the geometric mean of the ratios of the classes."""
         return from_log(self.log)
 
+    @property
+    def per_image(self) -> float:
+        """r: the same per image, so that it does not grow with their number."""
+        return from_log(self.log_per_image)
+
 
 def phase_ratio(
     features: Mapping[str, tuple[Tensor, Tensor]], volume: Volume = "gram"
 ) -> PhaseRatio:
-    """R_q of a phase, from (original, compressed) features of each class.
+    """R_q and r of a phase, from (original, compressed) features of each class.
 
     A class with zero volume, or with one image (whose volume is 1 at any quality), says
     nothing about quality: it is left out and named. The volume of more rows than dimensions
     is zero, so such a class is measured on a seeded sample of half as many rows as dimensions.
     """
     by_class: dict[str, float] = {}
+    per_image: list[float] = []
     excluded: dict[str, str] = {}
     sampled: dict[str, str] = {}
     for name, pair in features.items():
@@ -105,8 +113,11 @@ def phase_ratio(
             excluded[name] = "images that look the same once compressed"
         else:
             by_class[name] = compressed - original
-    mean = sum(by_class.values()) / len(by_class) if by_class else math.nan
-    return PhaseRatio(mean, by_class, excluded, sampled)
+            per_image.append(by_class[name] / len(pair[0]))
+    if not by_class:
+        return PhaseRatio(math.nan, math.nan, {}, excluded, sampled)
+    log, log_per_image = fmean(by_class.values()), fmean(per_image)
+    return PhaseRatio(log, log_per_image, by_class, excluded, sampled)
 
 
 # The exact k-DPP that the paper sets aside as too expensive

@@ -1,4 +1,4 @@
-"""Figures of runs: accuracy, quality against quantity, R_q, confusion and time."""
+"""Figures of runs: accuracy, quality against quantity, confusion and time."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -7,10 +7,8 @@ from statistics import mean
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from mrdc.data.images import some_of
 from mrdc.report.figures import (
     COLOURS,
-    MARKS,
     Figure,
     Grid,
     Section,
@@ -18,14 +16,12 @@ from mrdc.report.figures import (
     label_points,
     legend,
     line,
-    passing_band,
     wrapped,
 )
 from mrdc.report.lead import picked, verdict
 from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, spread
 
 KINDS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate")
-HIGHEST = 100  # R_q that is shown
 TAKEN_OVER = "Taken over: a first phase that another run trained and this one shares."
 
 
@@ -116,57 +112,6 @@ def _trade_off(grid: dict[str, Group]) -> Figure:
         right.set(xlabel="images held (labels: quality)", ylabel=what)
         right.margins(x=0.12, y=0.12)
         label_points(right, list(zip(held, scores[0], order, strict=True)))
-    return figure
-
-
-def volume_ratios(runs: Sequence[RunRecord]) -> Section:
-    """R_q by phase and candidate, for the first seed of each group.
-
-    In a grid of qualities R_q is shown along the run with originals, as the paper measures it.
-    """
-    found = by_seed(runs)
-    grids = [list(grid.values()) for grid in quality_grids(found) if "original" in grid]
-    others = [run.path for originals, *more in grids for group in more for run in group.runs]
-    groups = [g for g in found if g.first.last.candidates and g.first.path not in others]
-    section = Section("volume-ratio", "R_q by phase (first seed)", [*map(_volume_ratios, groups)])
-    for group in groups:
-        run = group.first
-        left_out = run.result.left_out if run.result else {}
-        lines = [f"{what} ({why})" for what, why in left_out.items()]
-        note = f"{run.data}, {group.label}: left out of R_q: {some_of(lines)}."
-        section.parts += [note] if lines else []
-    return section
-
-
-def _volume_ratios(group: Group) -> Figure:
-    run = group.first
-    used = run.quality or "chosen in each phase"
-    figure = Figure(
-        f"{run.data}, {group.label}; quality in use: {used}",
-        "R_q of each quality after each phase and its mean, with the band where a quality passes",
-        [["codec", "quality", "phase", "R_q"]],
-    )
-    rows = [(n, row) for n, row in enumerate(run.last.candidates) if row["quality"] is not None]
-    with drawn(figure, size=(4.7, 3.7)) as axes:
-        passing_band(axes, float(run.memory.get("epsilon", 0.5)))
-        for number, (place, row) in enumerate(rows):
-            ratios = [phase.candidates[place]["volume_ratio"] for phase in run.phases]
-            known = [(x, y) for x, y in enumerate(ratios) if y is not None]
-            x, y = np.array(known).reshape(-1, 2).T
-            line(axes, number, x, y, f"{row['codec']} {row['quality']}")
-            figure.data += [[row["codec"], row["quality"], *point] for point in known]
-            if known:
-                average, n = float(y.mean()), number % len(COLOURS)
-                style = {"color": COLOURS[n], "marker": MARKS[n], "mfc": "white", "mew": 1.6}
-                axes.plot(len(ratios), average, linestyle="none", **style)
-                figure.data.append([row["codec"], row["quality"], "mean", average])
-        shown = range(0, len(run.phases), -(-len(run.phases) // 8))
-        axes.set_xticks([*shown, len(run.phases)], [*map(str, shown), "mean"])
-        axes.set(xlabel="phase, and the mean over all")
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, 1 / HIGHEST), min(high, HIGHEST))
-        figure.title += f"; above {HIGHEST} not shown" if high > HIGHEST else ""
-        legend(axes, len(rows) + 1, below=True)
     return figure
 
 

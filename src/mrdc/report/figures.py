@@ -17,6 +17,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
+from mrdc.planning.settings import SYMBOLS
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#000000")
 DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -174,11 +176,18 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         axes.annotate(text, (x, y), sides[best], textcoords="offset points", fontsize=8.5)
 
 
-def passing_band(axes: Axes, epsilon: float) -> None:
-    """Shade the values of R_q that pass, on a logarithmic axis with numbers in full."""
-    label = f"|R_q - 1| < {epsilon:g}"
-    axes.axhspan(max(1 - epsilon, 1e-3), 1 + epsilon, color="#999999", alpha=0.2, lw=0, label=label)
-    axes.set(ylabel="R_q", yscale="log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+def criterion_axis(axes: Axes, criterion: str, bound: float | None = None) -> None:
+    """Name the axis after a criterion, and shade the values that pass.
+
+    R_q is on a logarithmic axis, with numbers in full.
+    """
+    symbol = SYMBOLS[criterion]
+    axes.set(ylabel=symbol)
+    if bound is not None:
+        low, label = max(1 - bound, 1e-3), f"|{symbol} - 1| < {bound:g}"
+        axes.axhspan(low, 1 + bound, color="#999999", alpha=0.2, lw=0, label=label)
+    if criterion == "volume-ratio":
+        axes.set(yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())

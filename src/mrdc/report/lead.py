@@ -5,6 +5,7 @@ from statistics import mean
 
 from mrdc._utils.text import count, size
 from mrdc.experiments.pairs import Difference, difference
+from mrdc.planning.settings import SYMBOLS
 from mrdc.report.pairs import Pairing, pairings
 from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, with_spread
 
@@ -111,9 +112,11 @@ def lead(ours: Mapping[int, float], others: Mapping[int, float]) -> Difference:
 
 
 def picked(grid: Mapping[str, Group]) -> str:
-    """The choice of R_q, measured along the run of originals."""
+    """What a search would choose, measured along the run of originals."""
     original = grid.get("original")
     results = [run.result for run in original.runs if run.result] if original else []
     picks = dict.fromkeys(str(r.mean_choice) for r in results if r.mean_choice is not None)
-    said = f" R_q, measured along the run of originals, picks {' or '.join(picks)}."
-    return said if picks else ""
+    if not picks:
+        return ""
+    symbol = SYMBOLS[results[0].criterion]
+    return f" Along the run of originals, {symbol} picks {' or '.join(picks)}."

@@ -14,6 +14,7 @@ from mrdc._utils.files import output_errors, whole_file
 from mrdc._utils.registry import lookup
 from mrdc.report import curves, tables
 from mrdc.report.contents import contents
+from mrdc.report.criteria import criteria
 from mrdc.report.figures import Figure, Grid, Section
 from mrdc.report.forgetting import forgetting
 from mrdc.report.lead import lead_text
@@ -27,7 +28,7 @@ SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
     "accuracy": curves.accuracy,
     "budget": tables.budgets,
     "trade-off": curves.trade_off,
-    "volume-ratio": curves.volume_ratios,
+    "volume-ratio": criteria,
     "detection": tables.detection,
     "forgetting": forgetting,
     "confusion": curves.confusion,

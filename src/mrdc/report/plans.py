@@ -1,25 +1,27 @@
 """The page that `plan --report` and `pack --report` write."""
 
+import math
 from contextlib import suppress
 from pathlib import Path
 
 from mrdc._utils.errors import ImageError
-from mrdc._utils.text import size
+from mrdc._utils.text import ratio, size, small_number
 from mrdc.codec import CODECS
 from mrdc.data import open_images
 from mrdc.nn.embed import load_embedder
 from mrdc.planning.plan import Plan
+from mrdc.planning.settings import SYMBOLS
 from mrdc.report.contents import SHOWN, at_qualities
 from mrdc.report.figures import (
     Figure,
     Grid,
     Section,
     Strip,
+    criterion_axis,
     drawn,
     label_points,
     legend,
     line,
-    passing_band,
 )
 from mrdc.report.page import write_page
 
@@ -39,7 +41,9 @@ def choice(plan: Plan) -> Section:
             {
                 "candidate": str(candidate),
                 "verdict": candidate.verdict,
-                "R_q": f"{candidate.volume_ratio:.3f}",
+                "R_q": ratio(candidate.volume_ratio),
+                "r": ratio(candidate.ratio_per_image),
+                "discrepancy": small_number(candidate.discrepancy),
                 "images": f"{candidate.quantity:,}",
                 "bytes": f"{candidate.bytes:,}",
                 "log Z_q": f"{exact['log_z']:.3f}" if exact else "",
@@ -52,27 +56,31 @@ def choice(plan: Plan) -> Section:
 
 
 def curve(plan: Plan) -> Section:
-    """R_q against the number of images that fit."""
+    """What the criterion looks at, against the number of images that fit."""
+    criterion, symbol = plan.settings.criterion, SYMBOLS[plan.settings.criterion]
     figure = Figure(
-        "R_q against the images that fit; the ring marks the choice",
-        "R_q of each candidate by the number of images it would hold",
-        [["candidate", "images", "R_q"]],
+        f"{symbol} against the images that fit; the ring marks the choice",
+        f"{symbol} of each candidate by the number of images it would hold",
+        [["candidate", "images", "R_q", "r", "discrepancy"]],
     )
-    known = [c for c in plan.candidates if c.volume_ratio > 0]
-    figure.data += [[str(c), c.quantity, c.volume_ratio] for c in known]
+    known = [c for c in plan.candidates if c.quantity and math.isfinite(c.value(criterion))]
+    numbers = [[c.volume_ratio, c.ratio_per_image, c.discrepancy] for c in known]
+    figure.data += [[str(c), c.quantity, *row] for c, row in zip(known, numbers, strict=True)]
     codecs = list(dict.fromkeys(c.codec for c in known))
     with drawn(figure) as axes:
-        passing_band(axes, plan.settings.epsilon)
+        criterion_axis(axes, criterion, plan.settings.bound)
         for number, codec in enumerate(codecs):
-            points = [(c.quantity, c.volume_ratio) for c in known if c.codec == codec]
+            points = [(c.quantity, c.value(criterion)) for c in known if c.codec == codec]
             x, y = zip(*points, strict=True)
             line(axes, number, x, y, codec)
-        ring = plan.chosen.quantity, plan.chosen.volume_ratio
+        ring = plan.chosen.quantity, plan.chosen.value(criterion)
         axes.plot(*ring, "o", ms=14, mfc="none", mec="black", mew=1.6)
         axes.set(xlabel="images that fit the budget (labels: quality)")
         axes.margins(x=0.1, y=0.1)
         legend(axes, len(codecs) + 1)
-        label_points(axes, [(c.quantity, c.volume_ratio, str(c.quality or c.codec)) for c in known])
+        label_points(
+            axes, [(c.quantity, c.value(criterion), str(c.quality or c.codec)) for c in known]
+        )
     return Section("curve", "Quality against quantity", [figure])
 
 

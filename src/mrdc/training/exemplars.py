@@ -20,7 +20,7 @@ from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
 from mrdc.methods.lesson import Substitutes
 from mrdc.nn.embed import Embedder, embed
-from mrdc.planning.choice import judge
+from mrdc.planning.choice import check_criterion
 from mrdc.planning.scan import rank
 from mrdc.planning.search import UNLIMITED, Found, Pair, Pool, compress_all, search, search_space
 from mrdc.planning.selection import Ranking, usual_selector
@@ -241,7 +241,7 @@ def fixed_quality(memory: MemorySettings) -> Pair:
                 f"--memory.codec {codec.name}: has no qualities to choose from; {others} have"
             )
     search_space(memory)
-    judge([], memory.rule, memory.epsilon)
+    check_criterion(memory)
     if memory.quality in ("auto", "dynamic", ORIGINAL):
         return CODECS[ORIGINAL], None
     if not memory.quality.isdecimal():

@@ -91,9 +91,10 @@ class RunResult(Record):
     budget: str
     quality_rule: str
     seed: int
-    volume_ratios: list[Json] = field(default_factory=list)  # R_q by candidate and phase, and mean
+    criterion: str = "volume-ratio"  # what the search chose by
+    volume_ratios: list[Json] = field(default_factory=list)  # R_q, r, discrepancy by candidate
     codecs: list[str] = field(default_factory=list)  # of the images stored in each phase
-    mean_choice: int | str | None = None  # the quality that R_q averaged over the phases chooses
+    mean_choice: int | str | None = None  # the quality that means over the phases choose
     left_out: dict[str, str] = field(default_factory=dict)  # what has no R_q, and why
     report: Json = field(default_factory=dict)
     phases: tuple[PhaseResult, ...] = field(default=(), metadata={"private": True})  # not in JSON

@@ -19,9 +19,9 @@ class Storage:
     budget: str = "20/class"
     """20/class (100/phase for scenes), "2000 originals", or bytes such as 200MB."""
     quality: str = "auto"
-    """auto: choose by R_q after the first phase, for the whole run; dynamic: after every phase;
-    original: keep the files as they are; a number; or run:FOLDER, the quality that R_q picks,
-    averaged over the phases of a finished run."""
+    """auto: choose by the criterion after the first phase, for the whole run; dynamic: after every
+    phase; original: keep the files as they are; a number; or run:FOLDER, what the criterion picks
+    by its mean over the phases of a finished run."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LearnSettings:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: bf16 on a GPU, else fp32. Selection and R_q always use fp32."""
+    """auto: bf16 on a GPU, else fp32. Selection and choice always use fp32."""
     compile: Literal["auto", "yes", "no"] = "auto"
     """Compile the training step on a GPU; auto: if the run is long enough to repay it."""
     resident: Literal["auto", "gpu", "ram", "stream"] = "auto"

@@ -13,6 +13,12 @@ from mrdc.training.metrics import average_forgetting, average_incremental_accura
 from mrdc.training.results import Json, PhaseResult, RunResult
 from mrdc.training.settings import LearnSettings, MemorySettings
 
+MEANS = {
+    "mean": "by_phase",  # R_q
+    "mean_ratio_per_image": "ratio_per_image",
+    "mean_discrepancy": "discrepancy",
+}
+
 
 def summarise_classes(
     name: str, settings: LearnSettings, phases: Sequence[PhaseResult], stream: Stream
@@ -59,27 +65,35 @@ def totals(memory: MemorySettings, phases: Sequence[PhaseResult]) -> dict[str, A
         "trained_images": sum(phase.trained_images for phase in phases),
         "budget": memory.budget,
         "quality_rule": memory.quality,
+        "criterion": memory.criterion,
         "phases": tuple(phases),
         "data": "",
     }
 
 
 def volume_ratios(phases: Sequence[PhaseResult]) -> list[Json]:
-    """R_q of every candidate by phase, and its mean over the phases where it is known."""
+    """R_q, r and discrepancy of every candidate by phase.
+
+    Their means are over the phases where they are known.
+    """
     rows = []
     for place, candidate in enumerate(phases[0].candidates):
-        ratios = [phase.candidates[place]["volume_ratio"] for phase in phases]
-        known = [ratio for ratio in ratios if ratio is not None]
-        rows.append(
-            {
-                "codec": candidate["codec"],
-                "quality": candidate["quality"],
-                "quantity": [phase.candidates[place]["quantity"] for phase in phases],
-                "by_phase": ratios,
-                "mean": sum(known) / len(known) if known else None,
-            }
-        )
+        found = [phase.candidates[place] for phase in phases]
+        row = {
+            "codec": candidate["codec"],
+            "quality": candidate["quality"],
+            "quantity": [one["quantity"] for one in found],
+            "by_phase": [one["volume_ratio"] for one in found],
+            "ratio_per_image": [one["ratio_per_image"] for one in found],
+            "discrepancy": [one["discrepancy"] for one in found],
+        }
+        rows.append(row | {mean: _mean(row[name]) for mean, name in MEANS.items()})
     return rows
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def left_out(phases: Sequence[PhaseResult]) -> dict[str, str]:
@@ -94,25 +108,29 @@ def left_out(phases: Sequence[PhaseResult]) -> dict[str, str]:
 
 
 def mean_choice(memory: MemorySettings, ratios: Sequence[Json]) -> int | str | None:
-    """The quality that R_q averaged over the phases chooses; None if nothing passes.
+    """The quality that the means over the phases choose; None if nothing passes.
 
-    Every row gets the verdict on its mean.
+    Every row gets the verdict on its means.
     """
+
+    def known(value: float | None) -> float:
+        return math.nan if value is None else value
+
     candidates = [
         Candidate(
             row["codec"],
             row["quality"],
             sum(row["quantity"]),
-            log_volume_ratio=math.log(max(row["mean"], sys.float_info.min))
-            if row["mean"] is not None
-            else math.nan,
+            log_volume_ratio=math.log(known(row["mean"]) or sys.float_info.min),
+            ratio_per_image=known(row["mean_ratio_per_image"]),
+            discrepancy=known(row["mean_discrepancy"]),
         )
         for row in ratios
     ]
-    judged = judge(candidates, memory.rule, memory.epsilon)
+    judged = judge(candidates, memory)
     for row, candidate in zip(ratios, judged, strict=True):
         row["verdict"] = candidate.verdict
-    best = choose_quality(judged)
+    best = choose_quality(judged, memory.criterion)
     if best is None:
         return None
     return ORIGINAL if judged[best].quality is None else judged[best].quality
