@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mrdc._utils.text import count, learned, ratio, small_number
 from mrdc.cli.tables import clean, remarks, some, table
+from mrdc.experiments.pairs import Difference
 from mrdc.planning.settings import SYMBOLS
 from mrdc.training.results import RunResult
 
@@ -164,6 +165,7 @@ def study(console: Console, found: dict[str, Any]) -> None:
             known = "" if row["volume_ratio"] is None else ratio(row["volume_ratio"])
             made.add_row(name, clean(", ".join(row["quality"])), known, ", ".join(row["picks"]))
         console.print(made)
+    differences(console, title, names, rows)
     if found["answer"]:
         console.print(f"[bold]{clean(found['answer'])}[/bold]")
     if found["paper"]:
@@ -171,6 +173,22 @@ def study(console: Console, found: dict[str, Any]) -> None:
         (first, *columns), *published = ([*map(str, row)] for row in found["paper"])
         console.print(table(f"{first}<", *columns, rows=published))
     console.print(f"{count(len(found['runs']), 'run')}; the page: {clean(found['page'])}")
+
+
+def differences(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """Differences from originals over pairs of the same seed, with standard errors."""
+    if not any(row["difference"] for row in rows):
+        return
+    console.print("Difference from originals, mean of pairs of the same seed ± standard error:")
+    fields = {"AP" if "ap" in rows[0] else "averaged %": "difference"}
+    if any(row["initial_forgetting_difference"] for row in rows):
+        fields["forgetting of the first classes"] = "initial_forgetting_difference"
+    made = table(title, "pairs", *fields)
+    for name, row in zip(names, rows, strict=True):
+        if row["difference"]:
+            values = [Difference(**row[field]).value for field in fields.values()]
+            made.add_row(name, str(row["difference"]["pairs"]), *values)
+    console.print(made)
 
 
 def scores(title: str, names: list[str], rows: list[dict[str, Any]]) -> Table:
