@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
 SEED = 0
 
 Pixels = NDArray[np.uint8]
+Row = dict[str, Any]  # a line of a result file
 Times = dict[str, list[float]]  # seconds of each round, by alternative
 
 
@@ -58,10 +60,23 @@ def emit(name: str, **fields: Any) -> None:
     short = {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in fields.items()}
     line = json.dumps(short, sort_keys=True)
     print(line, flush=True)
-    path = HERE / "results" / f"{name}.jsonl"
+    path = RESULTS / f"{name}.jsonl"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         file.write(line + "\n")
+
+
+def read(name: str) -> list[Row]:
+    """The lines of results/<name>.jsonl."""
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def table(*rows: list[object]) -> str:
+    """A Markdown table; the first row is its head."""
+    lines = ["|" + "|".join(f" {cell} " for cell in row) + "|" for row in rows]
+    lines.insert(1, "|" + "-|" * len(rows[0]))
+    return "\n".join(lines) + "\n"
 
 
 def race(repeats: int, **runs: Callable[[], object]) -> Times:

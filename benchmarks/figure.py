@@ -11,29 +11,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mrdc.report import curves
-from mrdc.report.figures import Figure as Shown
-from mrdc.report.runs import find_runs
-
 HERE = Path(__file__).resolve().parent
 COLOURS = {"5/class": "#0072b2", "10/class": "#d55e00", "20/class": "#009e73"}
-
-REPORTED = {  # files, and the figure of the page about these runs that each is
-    "cub-5": (
-        "accuracy",
-        [
-            "lucir-mrdc-s2",
-            "lucir-aanets-mrdc-s0",
-            "lucir-dde-mrdc-s0",
-            "podnet-mrdc-s0",
-            "tpcil-s0",
-            "mnemonics-s0",
-        ],
-    ),
-    "cub-10": ("accuracy", ["lucir-10", "lucir-mrdc-10"]),
-    "cub-25": ("accuracy", ["lucir-25", "lucir-mrdc-25"]),
-    "cub-10-ratios": ("volume_ratios", ["lucir-mrdc-10"]),
-}
 
 
 def lines(label: str) -> list[dict[str, Any]]:
@@ -115,19 +94,6 @@ def grid() -> None:
     save(figure, "grid")
 
 
-def report() -> None:
-    """Figures of `mrdc report`, on white: accuracy, and R_q of some runs."""
-    for name, (kind, folders) in REPORTED.items():
-        runs = find_runs([HERE / "results" / "cub256" / folder for folder in folders])
-        section = {"accuracy": curves.accuracy, "volume_ratios": curves.volume_ratios}[kind](runs)
-        assert section is not None
-        shown = next(part for part in section.parts if isinstance(part, Shown))
-        out = HERE.parent / "docs" / f"{name}.svg"
-        head, mark, rest = shown.svg.partition(">")
-        out.write_text(f'{head}{mark}<rect width="100%" height="100%" fill="#fff"/>{rest}\n')
-        print(f"wrote {out.relative_to(HERE.parent)}")
-
-
 def save(figure: Figure, name: str) -> None:
     out = HERE.parent / "docs" / f"{name}.svg"
     figure.savefig(out, metadata={"Date": None})
@@ -138,7 +104,6 @@ def main() -> None:
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "mrdc", "font.size": 10})
     plans()
     grid()
-    report()
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ Reads run folders, or results/LABEL/ as collect.py keeps them, and prints Markdo
 import argparse
 from pathlib import Path
 
+from common import table
 from mrdc.report.choices import choice
 from mrdc.report.figures import Grid
 from mrdc.report.runs import find_runs
-from tables import table
 
 
 def main() -> None:

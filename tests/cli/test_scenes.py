@@ -13,6 +13,7 @@ from mrdc.cli.progress import RunProgress
 from mrdc.codec import CODECS
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg
+from tests.experiments.results import result
 from tests.processes import Cli
 from tests.scenes import tiny
 
@@ -221,3 +222,23 @@ def test_a_detector_counts_parts_of_a_phase(capsys: pytest.CaptureFixture[str]) 
         progress("phase_start", {"phase": 1, "train_images": 6, **start})
         progress("resume", {"phase": 1, "epoch": 3})
         assert capsys.readouterr().err.endswith(f"phase 1: resumed after {unit} 3\n")
+
+
+def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None:
+    """R_q averaged over the phases of the run with originals; a folder without it is refused."""
+    folders: dict[str, dict[str, Any]] = {"first": {"mean_choice": 50}, "bare": {}}
+    folders["none"] = {"volume_ratios": [{}]}
+    for name, more in folders.items():
+        (tmp_path / name).mkdir()
+        text = json.dumps(result(**more).to_json()) + "\n"
+        (tmp_path / name / "results.jsonl").write_text(text)
+    command = given("supervised-mrdc", tmp_path / "again", "--memory.quality")
+    refusals = {tmp_path / "gone": "is no finished run", "": "nothing is no finished run"}
+    refusals |= {
+        tmp_path / "bare": "as it measured none",
+        tmp_path / "none": "no candidate passes",
+    }
+    for folder, why in refusals.items():
+        assert why in cli.refused(*command, f"run:{folder}")
+    found = cli.json(*command, f"run:{tmp_path / 'first'}")
+    assert (found["quality"], found["quality_rule"]) == (50, "50")

@@ -1,6 +1,8 @@
 """Decoding of image files of every kind."""
 
 import io
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from PIL import Image
 
 from mrdc._utils.errors import ImageError
 from mrdc.codec import image as module
-from mrdc.codec.image import decode, upright
+from mrdc.codec.image import Room, decode, upright
 from tests.conftest import jpeg, pixels
 
 RAMP = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (8, 1))  # (8, 64), left dark, right bright
@@ -97,6 +99,8 @@ def test_xmp_orientation_is_applied() -> None:
     [
         (b"", r"bad\.jpg: the file is empty \(0 bytes\)"),
         (b"hello, I am text", r"bad\.jpg: not an image file"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"bad\.jpg: not an image file"),
+        (b"SIMPLE  =                    T".ljust(2880), r"bad\.jpg: not an image file"),
         (b"\xff\xd8\xff\xe0 not really", r"bad\.jpg: "),
         (jpeg(0, 90, 64, 64)[:700], r"bad\.jpg: the image is damaged"),
         (
@@ -119,6 +123,32 @@ def test_a_bomb_is_refused_before_it_is_decoded(
     monkeypatch.setattr(module, "MAX_PIXELS", 500)
     with pytest.raises(ImageError, match=r"big: 64 x 8 = 512 pixels; at most 500"):
         decode(file(Image.fromarray(RAMP), format), "big")
+
+
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    """Each costs as much time as a whole image; a usual progressive file has about ten."""
+    data = file(Image.fromarray(pixels(0)), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    decode(data)
+    many = data[:last] + 100 * data[last:-2] + data[-2:]
+    with pytest.raises(ImageError, match=r"slow: a JPEG with \d+ scans; at most 100 are allowed"):
+        decode(many, "slow")
+
+
+def test_threads_share_the_room_for_decoding() -> None:
+    """Never more than the limit in use, but an image larger than all of it is decoded alone."""
+    room, most = Room(10), list[int]()
+
+    def use(size: int) -> None:
+        with room.take(size):
+            most.append(room.used)
+            time.sleep(0.001)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, [4, 7, 25, 3, 3, 3, 9, 1, 25, 5, 5] * 3))
+    assert room.used == 0
+    assert all(used <= 10 or used == 25 for used in most)
+    assert max(used for used in most if used <= 10) > 9  # it is used together
 
 
 def test_flawed_but_complete_jpegs_are_read() -> None:

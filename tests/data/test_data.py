@@ -193,9 +193,14 @@ def test_refusals(make: Callable[[Path], Path], message: str, tmp_path: Path) ->
 
 
 def test_unreadable_files_are_named_when_they_are_loaded(photos: Path) -> None:
-    """A pipe, a vanished file and a broken link."""
+    """A pipe, a sparse file of terabytes, a vanished file and a broken link."""
     os.mkfifo(photos / "class0" / "zz.jpg")
+    with (photos / "class0" / "large.jpg").open("wb") as file:
+        file.truncate(1 << 40)
     images = open_images(photos)
+    large = next(photo for photo in images.photos[0] if photo.id.endswith("large.jpg"))
+    with pytest.raises(ImageError, match=r"large\.jpg: 1,099,511,627,776 bytes; at most 534,"):
+        large.load()
     with pytest.raises(ImageError, match=r"class0/zz\.jpg: not a regular file"):
         images.photos[0][-1].load()
     (photos / "class0" / "00.jpg").unlink()

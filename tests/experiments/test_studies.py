@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,12 @@ from mrdc.cli.lists import names
 from mrdc.data import open_splits
 from mrdc.data.order import read_superclasses
 from mrdc.detection.settings import DetectSettings
-from mrdc.experiments.conclusions import answer, stored_ratio, study_table
+from mrdc.experiments.conclusions import answer
 from mrdc.experiments.presets import SODA10M, TABLE_1
 from mrdc.experiments.settings import decisive_settings
 from mrdc.experiments.studies import studies
 from mrdc.experiments.study import run_study, study_cells, write_superclasses
+from mrdc.experiments.study_table import Line, stored_ratio, study_lines, study_table
 from mrdc.experiments.sweep import Cell, Failure, Outcome
 from mrdc.training.results import MemorySummary, RunResult
 from mrdc.training.settings import RunSettings, TrainSettings
@@ -29,7 +31,7 @@ from tests.processes import Cli
 NAMES = "trade-off volume-ratio t-sne compute storage forgetting fixed-budget fewer superclasses"
 NAMES += " detection codecs selectors choice"
 SECTIONS = "runs table accuracy budget trade-off volume-ratio time memory t-sne confusion detection"
-SECTIONS += " choice"
+SECTIONS += " pairs forgetting choice"
 OUT = Path("out")
 IMAGES = "1" * 16  # the fingerprint of a stream
 Json = dict[str, Any]
@@ -49,7 +51,7 @@ def test_every_study_can_be_run(name: str) -> None:
     """Small ones are few and short, full ones as published; the paper counts whole files."""
     study, small, large = studies()[name], study_cells(name, OUT), full(name)
     assert list(studies()) == NAMES.split() == names()["studies"]
-    assert 1 <= len(small) <= 8
+    assert 1 <= len(small) <= 10
     assert len({cell.folder for cell in small}) == len(small)
     for cell in small:
         train = cell.settings.train
@@ -72,11 +74,11 @@ def test_every_study_can_be_run(name: str) -> None:
 
 def test_published_numbers_are_those_of_the_presets() -> None:
     """Both were copied from the paper."""
-    rows = {row[0]: row for row in studies()["compute"].paper}
-    titles = {"LUCIR": "lucir", "+ MRDC": "lucir-mrdc", "+ AANets": "lucir-aanets"}
-    for title, recipe in (titles | {"+ DDE": "lucir-dde"}).items():
-        numbers = [f"{score:.2f}" for score in TABLE_1[recipe][:6] if score is not None]
-        assert [rows[title][2], rows[title][4]] == [", ".join(numbers[:3]), ", ".join(numbers[3:])]
+    rows = {row[0]: row[1:] for row in studies()["compute"].paper}  # add-ons have others there
+    for title, recipe in {"LUCIR": "lucir", "+ MRDC": "lucir-mrdc"}.items():
+        assert [float(str(cell).split()[-1]) for cell in rows[title]] == list(TABLE_1[recipe][:6])
+    for row, place in zip(studies()["storage"].paper[1::2], (3, 4, 5), strict=True):
+        assert float(str(row[2]).split()[-1]) == TABLE_1["lucir-mrdc"][place]
     detection = {str(row[0]): str(row[1]) for row in studies()["detection"].paper[1:]}
     assert {n: float(text.split()[0]) for n, text in detection.items()} == SODA10M
 
@@ -130,6 +132,24 @@ def test_superclasses(tmp_path: Path) -> None:
     assert sorted(groups) == ["bands"] * 5 + ["grids"] * 5
     for cell in study_cells("superclasses", OUT, "cifar100:folder"):
         assert isinstance(cell.settings, RunSettings) and cell.settings.superclasses is None
+
+
+def test_superclasses_of_imagenet_are_sorted(tmp_path: Path) -> None:
+    """Its folder stands for the paper's two sets; a file of superclasses is used as on any data."""
+    for number in range(1000):
+        (tmp_path / "train" / f"n{1440764 + number:08d}").mkdir(parents=True)
+    (tmp_path / "val").mkdir()
+    made = study_cells("superclasses", OUT, str(tmp_path))
+    kinds = [f"imagenet-{kind}:{tmp_path}" for kind in ("similar", "dissimilar")]
+    qualities = ("original", "90", "75", "50", "dynamic")
+    assert [tuple(cell.place.values()) for cell in made] == [
+        (kind, quality, "0") for kind in kinds for quality in qualities
+    ]
+    for cell in made:
+        assert isinstance(cell.settings, RunSettings)
+        assert (cell.settings.data, cell.settings.order) == (cell.place["data"], "sorted")
+    given = study_cells("superclasses", OUT, str(tmp_path), superclasses=Path("groups.csv"))
+    assert {cell.place["order"] for cell in given} == {"similar", "dissimilar"}
 
 
 @pytest.mark.parametrize(
@@ -258,33 +278,88 @@ def test_the_ratio_of_the_stored_images(quality: Any, ratio: float | None) -> No
     assert found == (None if ratio is None else pytest.approx(ratio))
 
 
-def rows(axis: str, runs: dict[str, RunResult]) -> list[Json]:
-    made = [Cell({axis: value}, "lucir", RunSettings("x"), Path("x")) for value in runs]
-    return study_table(made, list(runs.values()))
+def lines(places: Sequence[Json], found: Sequence[Outcome]) -> list[Line]:
+    """A study of classes; keys with a dot, and the seed, are also settings."""
+    made = []
+    for place in places:
+        memory = {k.partition(".")[2]: v for k, v in place.items() if "." in k}
+        seed = int(place.get("seed", 0))
+        settings = RunSettings("x", method=place.get("recipe", "lucir"), seed=seed)
+        settings = replace(settings, memory=replace(settings.memory, **memory))
+        made.append(Cell(place, "lucir", settings, Path("x")))
+    return study_lines(made, found)
+
+
+def graded(runs: dict[str, RunResult]) -> list[Line]:
+    return lines([{"memory.quality": quality} for quality in runs], list(runs.values()))
 
 
 def test_the_best_of_the_grid_and_the_choice() -> None:
     """50 wins with 61 %; R_q along the run with originals picks 75."""
     runs = {"original": result(55.0, quality=None, mean_choice=75)}
     runs |= {"75": result(60.0, mean_choice=50), "50": result(61.0, mean_choice=50)}
-    assert answer(rows("memory.quality", runs), "grid") == (
-        "The best of the grid is 50 (61.00 %); R_q, measured along the run with originals, "
-        "picks 75."
+    assert answer(graded(runs), "grid") == (
+        "The best of the grid is 50 (61.00 %, +1.00 from 75, +6.00 from original, 1 pair); "
+        "R_q, averaged over the phases of the run with originals, picks 75, which "
+        "differs from originals by +5.00 (1 pair)."
     )
+    runs["dynamic"] = result(54.0)
+    assert "; dynamic differs from originals by -1.00 (1 pair)." in answer(graded(runs), "grid")
+    scenes = {q: result(ap=[1.0, ap]) for q, ap in (("original", 30.0), ("50", 31.0))}
+    assert answer(graded(scenes), "grid").startswith("The best of the grid is 50 (AP 31.00, +1.00")
 
 
 def test_every_recipe_has_its_grid() -> None:
     """A recipe that was only run with originals has a choice, but no best."""
     places = [("lucir", "original"), ("lucir", "75"), ("lucir-dde", "original")]
-    made = [
-        Cell({"recipe": recipe, "memory.quality": quality}, recipe, RunSettings("x"), Path("x"))
-        for recipe, quality in places
-    ]
-    found = study_table(made, [result(score, mean_choice=75) for score in (50, 40, 30)])
-    picks = "R_q, measured along the run with originals, picks 75."
-    assert answer(found, "grid") == (
-        f"lucir: the best of the grid is original (50.00 %); {picks} lucir-dde: {picks}"
+    found = lines(
+        [{"recipe": recipe, "memory.quality": quality} for recipe, quality in places],
+        [result(score, mean_choice=pick) for score, pick in ((50, 75), (40, 75), (30, "original"))],
     )
+    picks = "R_q, averaged over the phases of the run with originals, picks"
+    assert answer(found, "grid") == (
+        "lucir: the best of the grid is original (50.00 %, +10.00 from 75, 1 pair); "
+        f"{picks} 75, which differs from originals by -10.00 (1 pair). lucir-dde: {picks} original."
+    )
+
+
+def test_each_seed_counts_at_the_quality_it_picks() -> None:
+    """Gains of 4 at 75 and of 2 at 50: 3 with a standard error of 1."""
+    scores = {"original": (50.0, 60.0), "75": (54.0, 1.0), "50": (2.0, 62.0)}
+    places = [{"memory.quality": q, "seed": str(seed)} for q in scores for seed in (0, 1)]
+    picks = iter((75, 50, 10, 10, 10, 10))
+    runs = [
+        result(value, seed=n, mean_choice=next(picks))
+        for v in scores.values()
+        for n, value in enumerate(v)
+    ]
+    said = answer(lines(places, runs), "grid")
+    assert "picks 50 or 75, which differs from originals by +3.00 ± 1.00 (2 pairs)." in said
+
+
+def test_differences_from_originals_are_those_of_pairs() -> None:
+    """Seeds 1, 2 and 3 gain 1, 2 and 3 points: 2 with a standard error of 1 / sqrt(3)."""
+    places = [
+        {
+            "recipe": "lucir",
+            "memory.quality": quality,
+            "memory.budget": "8/class",
+            "seed": str(seed),
+        }
+        for quality in ("original", "auto")
+        for seed in (1, 2, 3)
+    ]
+    pairs = [(40.0, -9.0), (50.0, -9.0), (60.0, -9.0), (41.0, -8.0), (52.0, -7.0), (63.0, -6.0)]
+    runs = [result(score, initial_forgetting=lost) for score, lost in pairs]
+    found = lines(places, runs)
+    base, compressed = study_table(found)
+    assert base["difference"] is None and base["originals"] is None
+    assert compressed["originals"] == "lucir, original, 8/class"
+    assert compressed["difference"] == {"mean": 2.0, "error": pytest.approx(3**-0.5), "pairs": 3}
+    expected = "lucir, auto, 8/class +2.00 ± 0.58 (3 pairs)."
+    assert answer(found, "pairs") == f"Difference from originals in averaged accuracy: {expected}"
+    assert answer(found, "forgetting").endswith(f"of the first classes: {expected}")
+    assert answer(found[:1], "pairs") == ""
 
 
 def test_orders_by_ratio_and_by_training() -> None:
@@ -294,15 +369,17 @@ def test_orders_by_ratio_and_by_training() -> None:
         "random_choice": result(62.0, quality=None, volume_ratios=RATIOS),
         "dpp_greedy": result(61.0, quality=50, volume_ratios=RATIOS),
     }
-    assert answer(rows("memory.select", runs), "nearness") == (
+
+    def said(kind: str) -> str:
+        return answer(lines([{"memory.select": name} for name in runs], [*runs.values()]), kind)
+
+    assert said("nearness") == (
         "By R_q nearest to 1: random_choice > herding > dpp_greedy. "
         "By training: random_choice > dpp_greedy > herding. They agree on 2 of 3 pairs."
     )
-    assert answer(rows("memory.select", runs), "") == ""
+    assert said("") == ""
     runs["herding"] = result(63.0, volume_ratios=RATIOS, memory=MemorySummary(1, 2, 90))
-    assert answer(rows("memory.select", runs), "images").startswith(
-        "By images held within R_q's bound: herding > "
-    )
+    assert said("images").startswith("By images held within R_q's bound: herding > ")
 
 
 # The command
@@ -343,6 +420,8 @@ def test_what_a_study_prints(
     assert ("The paper:" in cli.out) is bool(study.paper)
     assert f"the page: {tmp_path / name}.html" in cli.out.replace("\n", "")
     assert ("AP50" in cli.out) is (name == "detection")
+    assert ("Difference from originals, mean" in cli.out) is (name != "selectors")
+    assert pages[0]["lead"] == json.loads((tmp_path / f"{name}.json").read_text())["answer"]
     assert ("R_q as published" in cli.out) is (name == "choice")
     assert (pages[0]["title"], pages[0]["question"]) == (study.title, study.question)
     assert (pages[0]["paper"], pages[0]["sections"]) == (study.paper, study.sections)

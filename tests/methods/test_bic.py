@@ -106,6 +106,30 @@ def test_bic_weighs_distillation_by_the_share_of_old_classes() -> None:
         assert loss.item() == pytest.approx(expected.item())
 
 
+@pytest.mark.parametrize(
+    ("weighting", "soft", "hard"),
+    [("classes", 0.75, 0.25), ("phases", 2 / 3, 1 / 3), ("full", 1, 1)],
+)
+def test_distillation_can_be_weighed_by_phases_or_added_in_full(
+    weighting: Any, soft: float, hard: float
+) -> None:
+    """In the third phase, with 3 old classes of 4; in the first there is cross-entropy alone."""
+    new, old, y = torch.randn(5, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 3])
+    method, x = BiC(weighting=weighting, phase_=2), torch.empty(5)
+    parts = soft_cross_entropy(new, old, 2.0), F.cross_entropy(new, y)
+    assert torch.equal(method.loss(says(new), None, x, y), parts[1])
+    expected = soft * parts[0] + hard * parts[1]
+    assert method.loss(says(new), says(old), x, y).item() == pytest.approx(expected.item())
+
+
+def test_the_phase_is_counted() -> None:
+    """From 0; it is part of the state, so that a resumed run weighs as before."""
+    run = small_run(BiC(weighting="phases"))
+    for phase in range(2):
+        run.learn(phase)
+        assert run.learner.method.state()["phase_"] == phase
+
+
 def test_predictions_and_reports_use_the_correction() -> None:
     """An old class may win after all; without validation images there is a warning instead."""
     out = Output((), torch.empty(1, 2), torch.tensor([[2.0, 3.0]]), torch.empty(1, 2))

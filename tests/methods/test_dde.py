@@ -26,6 +26,7 @@ from mrdc.nn.heads import LSC, Head, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.training.feed import Resident, open_feed
 from tests.helpers import CPU, changed, lesson, small_run, small_stream, state_of, tiny, training
+from tests.training.feeds import varied
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -117,7 +118,7 @@ def test_a_batch_brings_the_neighbours_of_its_images(
     resident: Resident, batch_size: int, norm: Any
 ) -> None:
     """The nearest first, image after image; batch norms that learn see one every time."""
-    _, now, table = neighbourly(neighbours=3, neighbour_norm=norm)
+    _, now, table = neighbourly(neighbours=3, neighbour_norm=norm, matching="phase")
     assert now.companions is not None and now.companions.cropped
     feed = open_feed(now.train, 8, CPU, resident, threads=2, companions=now.companions)
     expected = slow_nearest(table, 8, 3)
@@ -132,6 +133,27 @@ def test_a_batch_brings_the_neighbours_of_its_images(
         assert near.shape == (len(x) * min(3, math.ceil(8 / len(x))), 3, 8, 8)
         assert set(who(near)) == {n for own in who(x) for n in expected[own]}
     assert sorted(seen) == list(range(11))
+
+
+@pytest.mark.parametrize("resident", ["gpu", "ram", "stream"])
+def test_neighbours_are_matched_anew_on_the_views_of_every_epoch(resident: Resident) -> None:
+    """In the features of the old network, of the very crops that are trained on."""
+    train = varied(11)
+    old = tiny(classes=2)
+    now = lesson(model=tiny(classes=2), teacher=old, train=train, fresh=train.pick(range(8)))
+    companions = DDE(LUCIR(), neighbours=3)._companions(now)
+    feed = open_feed(train, 8, CPU, resident, threads=2, companions=companions)
+    found = []
+    for epoch in (0, 1):
+        batches = list(feed.epoch(4, 0, epoch))
+        x, y = (torch.cat(part) for part in list(zip(*batches, strict=True))[:2])
+        views = x[y.argsort()].float()
+        expected = slow_nearest(old.features(views).detach(), 8, 3)
+        for _, labels, near, links in batches:
+            wanted = [n for own in labels.tolist() for n in expected[own]]
+            torch.testing.assert_close(near[links].float(), views[wanted], rtol=0, atol=1e-3)
+        found.append(expected)
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize(("phase", "neighbours"), [(0, 10), (1, 0), (2, 10)])

@@ -35,7 +35,11 @@ def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> 
     """A run folder: settings in `more`, besides name, quality, done, events and result."""
     quality, name = more.pop("quality", 50), more.pop("name", "lucir-mrdc")
     done, events = more.pop("done", True), more.pop("events", None)
-    result = replace(RESULT, name=name, **more.pop("result", {}))
+    scores = {
+        "accuracy": list(curve),
+        "average_incremental_accuracy": sum(curve) / (len(curve) or 1),
+    }
+    result = replace(RESULT, name=name, **scores | more.pop("result", {}))
     memory: dict[str, Any] = {"budget": "8/class", "quality": "auto", "qualities": [50, 10]}
     memory |= {"codec": ["jpeg"], **more.pop("memory", {})}
     settings = {"data": "photos", "method": "lucir", "phases": 1, "seed": 0, "memory": memory}

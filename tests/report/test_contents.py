@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -11,26 +12,37 @@ import pytest
 
 from mrdc.cli.main import main
 from mrdc.codec import CODECS
-from mrdc.data import open_images
+from mrdc.data import open_images, open_splits
 from mrdc.data.photo import Photo
 from mrdc.memory.replay import ReplayMemory
 from mrdc.report.contents import as_address, at_qualities
+from mrdc.report.plane import extremes, latest_classes
+from mrdc.report.runs import read_run
 from tests.conftest import make_photos
-from tests.report.folders import change_data, made, with_memory
+from tests.report.folders import change_data, made, phase, with_memory
 from tests.report.test_page import names_of, written
 
 
 def test_a_memory_shows_its_images_and_features(tmp_path: Path) -> None:
-    """At each quality; bytes by class, with names; t-SNE before and after."""
+    """At each quality; bytes by class, with names; t-SNE of compressed and of stored images."""
     page = written([with_memory(tmp_path / "run")], tmp_path)
     assert {"memory", "t-sne"} <= set(names_of(page))
     assert page.count("data:image/png;base64,") == 3 * 3
     assert len(re.findall(r"jpeg 50, [\d,]+ bytes, features [01]\.\d+ alike", page)) == 2 * 3
     assert ">texture01<" in (tmp_path / "page-figures" / "memory-1.svg").read_text()
-    text = (tmp_path / "page-figures" / "t-sne-1.csv").read_text()
-    rows = list(csv.reader(text.splitlines()))[1:]
-    assert {row[0] for row in rows} == {"texture00", "texture01", "texture02"}
-    assert [row[1] for row in rows].count("True") == len(rows) / 2
+    one, two = (
+        list(csv.reader((tmp_path / "page-figures" / f"t-sne-{n}.csv").read_text().splitlines()))
+        for n in (1, 2)
+    )
+    stored = Counter(row[0] for row in two[1:] if row[1] == "stored")
+    assert set(stored) == {"texture00", "texture01", "texture02"}
+    known = Counter(row[0] for row in two[1:] if row[1] == "training image")
+    splits = open_splits("textures").train
+    assert known == dict(zip(splits.classes[:3], map(len, splits.photos), strict=False))
+    for name in ("jpeg 50", "jpeg 10"):
+        assert Counter(row[0] for row in one[1:] if row[1] == name) == stored
+    originals = [row[2:] for row in one[1:] if row[1] == "original"]  # of both panels
+    assert originals[: stored.total()] == originals[stored.total() :]
 
 
 def test_without_readable_originals_a_memory_shows_its_bytes_alone(tmp_path: Path) -> None:
@@ -50,6 +62,21 @@ def test_without_readable_originals_a_memory_shows_its_bytes_alone(tmp_path: Pat
         file.write_bytes(b"junk")
     page = written([run], tmp_path)
     assert "memory" in names_of(page) and "data:image/png" not in page
+
+
+def test_the_plane_shows_the_latest_task(tmp_path: Path) -> None:
+    """Five of its classes, always the same ones; the last five of all if it has fewer."""
+    events = [phase(0, 60.0, classes=10), phase(1, 50.0, classes=20)]
+    run = read_run(made(tmp_path / "many", events=events))
+    chosen, what = latest_classes(run, range(20))
+    assert set(chosen) <= set(range(10, 20)) and len(set(chosen)) == 5
+    assert (chosen, what) == latest_classes(run, range(20)) and "of the latest task" in what
+    events = [phase(0, 60.0, classes=10), phase(1, 50.0, classes=12)]
+    run = read_run(made(tmp_path / "few", events=events))
+    assert latest_classes(run, range(12)) == ([7, 8, 9, 10, 11], "the last 5 classes")
+    jpeg = CODECS["jpeg"]
+    assert [q for _, q in extremes([(jpeg, q) for q in (10, 25, 50, 75, 90)])] == [90, 50, 10]
+    assert [q for _, q in extremes([(jpeg, 50)])] == [50] and extremes([]) == []
 
 
 def test_a_photo_at_each_quality() -> None:

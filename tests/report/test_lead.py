@@ -14,14 +14,20 @@ from tests.report.folders import grid, made, phase, scenes
     ("scores", "expected"),
     [
         (
-            {"original": [40.0, 42.0], "90": [50.0, 52.0], "50": [60.0, 62.0]},
-            "Best averaged accuracy of the 3 qualities: 61.00 ± 1.41 % for 50, 10.00 points above "
-            "90 (51.00 ± 1.41 %; 2 seeds). Along the run of originals, R_q picks 50.",
+            {"original": [0.0] * 3, "90": [30.0, 40.0, 50.0], "50": [39.0, 50.0, 61.0]},
+            "Best averaged accuracy of the 3 qualities: 50.00 ± 11.00 % for 50, 10.00 points "
+            "(standard error 0.58) above 90 (40.00 ± 10.00 %; 3 seeds). Along the run of "
+            "originals, R_q picks 50.",
         ),
         (
-            {"90": [50.0, 52.0], "50": [51.0, 53.0], "10": [40.0, 42.0]},
-            "None of the 3 qualities is clearly best by averaged accuracy: 50 (52.00 ± 1.41 %) and "
-            "90 (51.00 ± 1.41 %) differ by less than the spread (2 seeds).",
+            {"90": [50.0, 52.0], "50": [50.0, 54.0], "10": [40.0, 42.0]},
+            "None of the 3 qualities is clearly best by averaged accuracy: 50 (52.00 ± 2.83 %) and "
+            "90 (51.00 ± 1.41 %) differ by less than two standard errors (2 seeds).",
+        ),
+        (
+            {"90": [50.0, 60.0], "50": [51.0, 61.0], "10": [40.0, 42.0]},
+            "Highest averaged accuracy of the 3 qualities: 56.00 ± 7.07 % for 50, 1.00 points "
+            "(standard error 0.00) above 90 (55.00 ± 7.07 %; 2 seeds).",
         ),
         (
             {"90": [50.0], "50": [51.0], "10": [40.0]},
@@ -35,8 +41,8 @@ from tests.report.folders import grid, made, phase, scenes
         ),
         (
             {"original": [50.0], "50": [53.0]},
-            "Highest averaged accuracy of the 2 settings: 53.00 % for “lucir-mrdc, quality 50”, "
-            "3.00 points above “lucir-mrdc, quality original” (50.00 %; one seed).",
+            "Difference of averaged accuracy from originals: “lucir-mrdc, quality 50” +3.00 "
+            "(1 pair).",
         ),
         (
             {"50": [50.0]},
@@ -48,7 +54,7 @@ from tests.report.folders import grid, made, phase, scenes
 def test_the_lead_answers_the_question(
     scores: dict[str, list[float]], expected: str, tmp_path: Path
 ) -> None:
-    """No best where means differ by less than the standard deviation over seeds."""
+    """No best where pairs of the same seed differ by less than two standard errors."""
     assert lead_text(find_runs(grid(tmp_path, scores))) == expected
 
 

@@ -190,6 +190,53 @@ def test_many_lines_take_several_figures(tmp_path: Path) -> None:
     assert [len({row[0] for row in figure.data[1:]}) for figure in found] == [5, 6, 1]
 
 
+def test_differences_from_originals(tmp_path: Path) -> None:
+    """By seed: 2 and 4 points, 3 with a standard error of 1. Seed 2 has no originals."""
+    runs = grid(tmp_path, {"original": [40.0, 60.0], "50": [42.0, 64.0, 0.0]})
+    (found,) = grids("pairs", runs)
+    heads = ["run", "pairs", "averaged", "last phase", "forgetting"]
+    values = [2, "+3.00 ± 1.00", "+3.00 ± 1.00", "+0.00 ± 0.00"]
+    assert found.rows == [heads, ["lucir-mrdc, quality 50", *values]]
+    assert grids("pairs", runs[:2]) == []
+    less = made(tmp_path / "less", (45.0, 45.0), memory={"budget": "4/class", "quality": "50"})
+    (found,) = grids("pairs", [*runs[:2], less])
+    assert found.rows[1][2:3] == ["+5.00"]
+    assert found.rows[1][-1] == "lucir-mrdc, 8/class, quality original"
+    aps = [("none", 30.0), ("memory", 32.0)]
+    both: list[Path] = []
+    for replay, ap in aps:
+        folder, memory = tmp_path / replay, {"quality": "original"}
+        result = {"ap": [ap], "ap50": [ap], "ap75": [ap]}
+        both.append(scenes(folder, ap, {}, replay=replay, memory=memory, result=result))
+    (found,) = grids("pairs", both)
+    assert found.rows[1][1:5] == [1, "-2.00", "-2.00", "-2.00"]
+
+
+def test_forgetting_of_the_first_classes(tmp_path: Path) -> None:
+    """80 % at best, 60 % in the end; a run with one phase forgets nothing and is left out."""
+    events = [phase(0, 70.0, tasks=[70.0]), phase(1, 70.0, tasks=[80.0, 50.0])]
+    events.append(phase(2, 60.0, tasks=[60.0, 50.0, 40.0]))
+    run = made(tmp_path / "run", events=events)
+    (table,), (figure,) = grids("forgetting", [run]), figures("forgetting", [run])
+    assert table.rows[1][1:] == [1, "70.00", "60.00", "-20.00"]
+    assert [row[2] for row in figure.data[1:]] == [70.0, 80.0, 60.0]
+    short_run = made(tmp_path / "short", events=events[:1])
+    assert section("forgetting", [short_run]).parts == []
+
+
+def test_ratios_of_a_grid_are_those_along_originals(tmp_path: Path) -> None:
+    """By phase, and their mean: (1.2 + 1.2) / 2. A run outside the grid has a figure of its own."""
+    runs = grid(tmp_path / "a", {"original": [40.0], "50": [50.0], "10": [45.0]})
+    (found,) = figures("volume-ratio", runs)
+    assert "quality original" in found.title
+    assert found.data[1:4] == [
+        ["jpeg", 50, 0, 1.2],
+        ["jpeg", 50, 1, 1.2],
+        ["jpeg", 50, "mean", 1.2],
+    ]
+    assert len(figures("volume-ratio", [*runs, made(tmp_path / "b", train={"lr": 1})])) == 2
+
+
 def test_a_trade_off_needs_three_qualities_of_equal_settings(tmp_path: Path) -> None:
     """In order, each with its spread over seeds; shorter training is another curve."""
     scores = {"10": [45.0, 47.0], "original": [40.0, 42.0], "50": [62.0, 64.0]}
@@ -223,7 +270,11 @@ def test_every_criterion_has_a_panel(tmp_path: Path) -> None:
     events = [replace(one, candidates=[row | more for row in one.candidates])]
     (figure,) = figures("volume-ratio", [made(tmp_path / "run", events=events)])
     assert figure.data[0] == ["codec", "quality", "phase", "R_q", "r", "discrepancy"]
-    assert figure.data[1:] == [["jpeg", 50, 0, 1.2, 1.01, 0.02], ["jpeg", 10, 0, 9.0, 1.01, 0.02]]
+    assert figure.data[1:] == [
+        ["jpeg", quality, place, ratio, 1.01, 0.02]
+        for quality, ratio in ((50, 1.2), (10, 9.0))
+        for place in (0, "mean")
+    ]
     assert not figure.small and figure.svg.count(">discrepancy<") == 1
     assert "|r - 1| &lt; 0.03" in figure.svg
 

@@ -1,7 +1,7 @@
 """Companions: further images that come with every batch."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -108,6 +108,24 @@ def test_cropped_companion_looks_as_it_does_in_its_own_batch(resident: Resident)
             torch.testing.assert_close(more.float(), own, rtol=0, atol=1e-3)
         views.append(own)
     assert ((views[0] - views[1]).abs().amax((1, 2, 3)) > 1).all()
+
+
+@RESIDENT
+def test_the_views_of_an_epoch_can_be_seen_before_it(resident: Resident) -> None:
+    """All of them, in the order of the examples, before any companion is chosen."""
+    seen: list[Tensor] = []
+
+    def match(views: Iterator[Tensor]) -> None:
+        seen.append(torch.cat(list(views)).float())
+
+    def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+        assert len(seen) == epoch + 1
+        return batch[:0], batch[:0]
+
+    feed = opened(varied(11), resident, Companions(choose, 0, True, match))
+    for epoch in (0, 1):
+        x, y = (torch.cat(part) for part in list(zip(*feed.epoch(4, 0, epoch), strict=True))[:2])
+        torch.testing.assert_close(seen[epoch], x[y.argsort()].float(), rtol=0, atol=1e-3)
 
 
 @RESIDENT

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mrdc._utils.text import count, learned, ratio, small_number
 from mrdc.cli.tables import clean, remarks, some, table
+from mrdc.experiments.pairs import Difference
 from mrdc.planning.settings import SYMBOLS
 from mrdc.training.results import RunResult
 
@@ -164,6 +165,7 @@ def study(console: Console, found: dict[str, Any]) -> None:
             known = "" if row["volume_ratio"] is None else ratio(row["volume_ratio"])
             made.add_row(name, clean(", ".join(row["quality"])), known, ", ".join(row["picks"]))
         console.print(made)
+    differences(console, title, names, rows)
     if "regret" in found:
         regret(console, found["regret"])
     if found["answer"]:
@@ -189,6 +191,22 @@ def regret(console: Console, found: dict[str, Any]) -> None:
     for row in found["grids"]:
         picks = [(row[rule]["pick"] or "?").removeprefix("jpeg ") for rule in rules]
         made.add_row(clean(row["setting"]), str(row["seed"]), row["best"], *picks)
+    console.print(made)
+
+
+def differences(console: Console, title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """Differences from originals over pairs of the same seed, with standard errors."""
+    if not any(row["difference"] for row in rows):
+        return
+    console.print("Difference from originals, mean of pairs of the same seed ± standard error:")
+    fields = {"AP" if "ap" in rows[0] else "averaged %": "difference"}
+    if any(row["initial_forgetting_difference"] for row in rows):
+        fields["forgetting of the first classes"] = "initial_forgetting_difference"
+    made = table(title, "pairs", *fields)
+    for name, row in zip(names, rows, strict=True):
+        if row["difference"]:
+            values = [Difference(**row[field]).value for field in fields.values()]
+            made.add_row(name, str(row["difference"]["pairs"]), *values)
     console.print(made)
 
 

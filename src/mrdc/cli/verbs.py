@@ -144,6 +144,7 @@ def study(command: commands.StudyCommand, console: Console) -> int:
         Path(found["page"]),
         title=entry.title,
         question=entry.question,
+        lead=found["answer"] or None,
         paper=entry.paper,
         sections=entry.sections,
     )

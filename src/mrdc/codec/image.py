@@ -6,7 +6,9 @@ uint8, and the EXIF orientation is applied.
 
 import importlib
 import io
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,13 @@ except ImportError:  # Pillow decodes the same pixels, but slower
 
 Pixels = NDArray[np.uint8]  # (height, width, 3), RGB
 
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "JPEG2000", "GIF", "BMP", "TIFF", "PPM")  # Pillow's names
 MAX_PIXELS = 89_000_000  # a larger image is treated as a decompression bomb
+MAX_BYTES = 6 * MAX_PIXELS  # of a file: three 16-bit channels, not compressed
+MAX_SCANS = 100  # of a JPEG; each takes as long as decoding a plain one
+IN_FLIGHT = 2 << 30  # bytes that all threads together may use for decoding
+COPIES = 16  # bytes per pixel while Pillow's image becomes RGB, copies included
+PLAIN_COPIES = 9  # bytes per pixel of a JPEG: its pixels, and its coefficients if progressive
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".avif", ".jp2", ".gif", ".bmp", ".tif", ".tiff", ".ppm"}
 )
@@ -34,13 +42,16 @@ def decode(data: bytes, name: str = "image") -> Pixels:
     """Decode an image file's bytes to upright RGB pixels; refusals begin with `name`."""
     if len(data) == 0:
         raise ImageError(f"{name}: the file is empty (0 bytes)")
+    if data[:2] == b"\xff\xd8" and (scans := data.count(b"\xff\xda")) > MAX_SCANS:
+        raise ImageError(f"{name}: a JPEG with {scans} scans; at most {MAX_SCANS} are allowed")
     fast = _decode_plain_jpeg(data, name)
     if fast is not None:
         return fast
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             check_pixels(*image.size, name)
-            return _rgb(ImageOps.exif_transpose(image), name)
+            with _room.take(COPIES * image.width * image.height):
+                return _rgb(ImageOps.exif_transpose(image), name)
     except ImageError:
         raise
     except UnidentifiedImageError:
@@ -50,6 +61,30 @@ def decode(data: bytes, name: str = "image") -> Pixels:
         raise ImageError(_too_large(name, "hundreds of millions of")) from None
     except Exception as error:  # Pillow's plug-ins raise many kinds
         raise ImageError(f"{name}: the image is damaged ({error})") from None
+
+
+class Room:
+    """Bounds the bytes that threads use at the same time; one alone may exceed the bound."""
+
+    def __init__(self, limit: int):
+        self.limit, self.used = limit, 0
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def take(self, size: int) -> Iterator[None]:
+        """Wait until there is room for `size` bytes, and use it."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.used == 0 or self.used + size <= self.limit)
+            self.used += size
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.used -= size
+                self.changed.notify_all()
+
+
+_room = Room(IN_FLIGHT)
 
 
 def upright(data: bytes) -> bool:
@@ -81,7 +116,8 @@ def _decode_plain_jpeg(data: bytes, name: str) -> Pixels | None:
         check_pixels(width, height, name)
         if space not in ("YCbCr", "RGB", "Gray"):
             return None
-        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
+        with _room.take(PLAIN_COPIES * width * height):
+            pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
         return pixels
     except ImageError:
         raise

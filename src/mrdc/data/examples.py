@@ -1,6 +1,6 @@
 """Training images, still encoded."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,8 +51,11 @@ class Companions:
     `choose` maps the positions of a batch, and a generator, to the positions of its companions
     and to numbers that are passed to the loss with them. `cropped` companions are cropped at
     random like the batch (an image looks the same throughout an epoch), others as in evaluation.
+    `match` is called before every epoch with its training views, batch by batch, in the order of
+    the examples.
     """
 
     choose: Callable[[Places, np.random.Generator], tuple[Places, Places]]
     count: int  # companions that the network sees together with a batch; 0 for none
     cropped: bool
+    match: Callable[[Iterator[Tensor]], None] | None = None

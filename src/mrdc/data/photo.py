@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from mrdc._utils.errors import ImageError
-from mrdc.codec.image import Pixels, decode
+from mrdc.codec.image import MAX_BYTES, Pixels, decode
 
 
 class Photo(NamedTuple):
@@ -53,8 +53,11 @@ def file_photo(path: str, name: str) -> Photo:
 
 def _read(path: str, name: str) -> bytes:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would wait for ever
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
             raise ImageError(f"{name}: not a regular file")
+        if found.st_size > MAX_BYTES:
+            raise ImageError(f"{name}: {found.st_size:,} bytes; at most {MAX_BYTES:,} are allowed")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

@@ -17,6 +17,7 @@ from mrdc.data.photo import Photo
 ANNOTATIONS = "val_annotations.txt"
 NESTED = ("CUB_200_2011", "tiny-imagenet-200", "ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")
 IMAGENET, SUB, SUB_SEED = 1000, 100, 1993
+FIRST = "n01440764"  # ImageNet's first class
 DRAWS: dict[str, Callable[[], Iterable[int]]] = {
     "imagenet-sub": lambda: np.random.RandomState(SUB_SEED).choice(IMAGENET, SUB, replace=False),
     "imagenet-similar": lambda: range(SUB),
@@ -77,6 +78,13 @@ def imagenet(kind: str, root: Path) -> Splits:
         raise DataError(f"{train}: {needed}, found {len(wnids)}")
     only = {wnids[index] for index in DRAWS[kind]()}
     return paired(root, class_folders(train, only), class_folders(test, only))
+
+
+def has_imagenet(root: Path) -> bool:
+    """Check for the training images of all classes of ImageNet."""
+    train = split_folders(inside(root)).get(TRAIN) if root.is_dir() else None
+    names = [] if train is None else [folder.name for folder in sub_folders(train)]
+    return len(names) == IMAGENET and names[0] == FIRST
 
 
 def _train_and_test(root: Path) -> tuple[Path, Path] | None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mrdc._utils.errors import DataError
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.image import check_pixels, decode
+from mrdc.codec.image import FORMATS, check_pixels, decode
 from mrdc.data.photo import Photo
 
 Boxes = NDArray[np.float32]  # (n, 5): left, top, right, bottom in pixels, and the label, from 0
@@ -107,7 +107,8 @@ def _side(photo: Photo) -> tuple[tuple[int, int], bool]:
     """Width and height of a photo as shown, and whether its EXIF orientation swapped them."""
     data = photo.load()
     if isinstance(data, bytes):
-        with suppress(Exception), Image.open(io.BytesIO(data)) as image:  # decoding reports it
+        file = io.BytesIO(data)
+        with suppress(Exception), Image.open(file, formats=FORMATS) as image:  # decoding reports it
             check_pixels(*image.size, photo.id)
             if image.format in HEADERS:
                 turned = image.getexif().get(ORIENTATION) in TURNED

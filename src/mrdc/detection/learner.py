@@ -57,6 +57,7 @@ def run_scenes(
         ap50=[phase.ap50 or 0.0 for phase in phases],
         ap75=[phase.ap75 or 0.0 for phase in phases],
         by_class=phases[-1].by_class,
+        first_phase_seconds=phases[0].first_phase_seconds,
         reports=[phase.report for phase in phases],
         detection=True,
         detector=settings.detector,

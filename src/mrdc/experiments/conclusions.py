@@ -1,92 +1,119 @@
-"""Conclusions of a study: a row for each kind of run, and a sentence."""
+"""Conclusions of a study, in sentences."""
 
 import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from statistics import mean
-from typing import Any
 
-from mrdc.experiments.sweep import Cell, Outcome, averages, by_place
-from mrdc.training.results import RunResult
+from mrdc._utils.text import count
+from mrdc.experiments.pairs import Number, difference, score
+from mrdc.experiments.study_table import Line, initial_forgetting, originals, stored_ratio
+from mrdc.planning.settings import SYMBOLS
 
-Json = dict[str, Any]
-
-
-def study_table(made: Sequence[Cell], outcomes: Sequence[Outcome]) -> list[Json]:
-    """The rows of a sweep, with the mean R_q of what was stored and what it picks."""
-    rows = []
-    for place, runs in by_place(made, outcomes).items():
-        known = [ratio for run in runs if (ratio := stored_ratio(run)) is not None]
-        lost = [run.initial_forgetting for run in runs if run.initial_forgetting is not None]
-        about = {
-            "volume_ratio": mean(known) if known else None,
-            "picks": sorted({str(run.mean_choice) for run in runs if run.mean_choice is not None}),
-            "initial_forgetting": mean(lost) if lost else None,
-        }
-        rows.append(dict(place) | averages(runs) | about)
-    return rows
+QUALITY = "memory.quality"
 
 
-def stored_ratio(run: RunResult) -> float | None:
-    """R_q of the stored quality, averaged over the phases; None if it was not measured."""
-    chosen, phases = run.quality, len(run.accuracy)
-    qualities = chosen if isinstance(chosen, list) else [chosen] * phases
-    measured = {(row["codec"], row["quality"]): row["by_phase"] for row in run.volume_ratios}
-    stored = enumerate(zip(run.codecs, qualities, strict=False))
-    values = [measured[pair][phase] for phase, pair in stored if pair in measured]
-    known = [value for value in values if value is not None]
-    return mean(known) if known else None
-
-
-def row_name(row: Json, without: str = "") -> str:
-    """The place of a row in the grid, except on one axis."""
-    axes = list(row)[: list(row).index("runs")]
-    return ", ".join(str(row[axis]) for axis in axes if axis != without)
-
-
-def answer(rows: Sequence[Json], kind: str) -> str:
-    """R_q compared with training, in a sentence; empty if the study does not ask."""
+def answer(lines: Sequence[Line], kind: str) -> str:
+    """The answer to a study's question; empty if it asks for none."""
     if kind == "grid":
-        return best_of_grid(rows)
+        return best_of_grids(lines)
+    if kind == "pairs":
+        return all_pairs(lines, "averaged accuracy", score)
+    if kind == "forgetting":
+        return all_pairs(lines, "forgetting of the first classes", initial_forgetting)
     if kind == "images":
-        return orders(rows, "images held within R_q's bound", lambda row: row["items"])
+        return orders(lines, "images held within R_q's bound", images_held)
     if kind == "nearness":
-        return orders(rows, "R_q nearest to 1", lambda row: -abs(math.log(row["volume_ratio"])))
+        return orders(lines, "R_q nearest to 1", nearness)
     return ""
 
 
-def best_of_grid(rows: Sequence[Json]) -> str:
+def all_pairs(lines: Sequence[Line], what: str, number: Number) -> str:
+    """Differences from originals of every line that has such pairs."""
+    said = []
+    for line in lines:
+        base = originals(line, lines)
+        found = base and difference(line.arm.numbers(number), base.arm.numbers(number))
+        said += [f"{line.name()} {found}"] if found else []
+    return f"Difference from originals in {what}: {'; '.join(said)}." if said else ""
+
+
+def best_of_grids(lines: Sequence[Line]) -> str:
     """The best quality by training, and the one R_q picks along the run with originals."""
-    grids: dict[str, list[Json]] = {}
-    for row in rows:
-        grids.setdefault(row_name(row, "memory.quality"), []).append(row)
+    grids: dict[str, list[Line]] = {}
+    for line in lines:
+        grids.setdefault(line.name(QUALITY), []).append(line)
     sentences = []
     for name, grid in grids.items():
-        said = []
-        if len(grid) > 1:
-            best = max(grid, key=lambda row: float(row["average_incremental_accuracy"]))
-            score = best["average_incremental_accuracy"]
-            said.append(f"the best of the grid is {best['memory.quality']} ({score:.2f} %)")
-        picks = [" or ".join(row["picks"]) for row in grid if row["memory.quality"] == "original"]
-        if any(picks):
-            said.append(f"R_q, measured along the run with originals, picks {picks[0]}")
-        text = "; ".join(said)
-        if text:
-            sentences.append(f"{name}: {text}." if name else f"{text[0].upper()}{text[1:]}.")
+        said = "; ".join(filter(None, (best_of(grid), picked(grid), changing(grid))))
+        if said:
+            sentences.append(f"{name}: {said}." if name else f"{said[0].upper()}{said[1:]}.")
     return " ".join(sentences)
 
 
-def orders(rows: Sequence[Json], by: str, predicted: Callable[[Json], float]) -> str:
-    """The order of rows by R_q and by training, and the pairs they agree on."""
-    known = [row for row in rows if row["volume_ratio"]]
+def best_of(grid: Sequence[Line]) -> str:
+    """The best of a grid, and how far it is above the second and above originals."""
+    if len(grid) < 2:
+        return ""
+    best, second, *_ = sorted(grid, key=trained, reverse=True)
+    reached = f"{trained(best):.2f} %" if best.runs[0].ap is None else f"AP {trained(best):.2f}"
+    said = f"the best of the grid is {best.place[QUALITY]} ({reached}"
+    pairs = ""
+    for name, other in {second.place[QUALITY]: second, "original": originals(best, grid)}.items():
+        if other and (gap := difference(best.arm.numbers(), other.arm.numbers())):
+            said += f", {gap.value} from {name}"
+            pairs = f", {count(gap.pairs, 'pair')}"
+    return f"{said}{pairs})"
+
+
+def picked(grid: Sequence[Line]) -> str:
+    """The choice of R_q, averaged over the phases of the run with originals, as in the paper.
+
+    Each seed is compared at the quality that its own run with originals picks.
+    """
+    base = next((line for line in grid if line.place[QUALITY] == "original"), None)
+    if base is None or not base.picks:
+        return ""
+    by_quality = {line.place[QUALITY]: line.arm.numbers() for line in grid}
+    chosen = {
+        seed: by_quality.get(str(run.mean_choice), {}).get(seed)
+        for seed, run in base.arm.runs.items()
+    }
+    gain = None if base.picks == ["original"] else difference(chosen, base.arm.numbers())
+    more = f", which differs from originals by {gain}" if gain else ""
+    symbol = SYMBOLS[base.runs[0].criterion]
+    where = f"{symbol}, averaged over the phases of the run with originals, picks"
+    return f"{where} {' or '.join(base.picks)}{more}"
+
+
+def changing(grid: Sequence[Line]) -> str:
+    """A quality chosen anew in every phase, compared with originals."""
+    line = next((line for line in grid if line.place[QUALITY] == "dynamic"), None)
+    base = line and originals(line, grid)
+    gain = line and base and difference(line.arm.numbers(), base.arm.numbers())
+    return f"dynamic differs from originals by {gain}" if gain else ""
+
+
+def trained(line: Line) -> float:
+    return mean(map(score, line.runs))
+
+
+def images_held(line: Line) -> float:
+    return mean(run.memory.items for run in line.runs)
+
+
+def nearness(line: Line) -> float:
+    return -abs(math.log(line.mean(stored_ratio) or math.inf))
+
+
+def orders(lines: Sequence[Line], by: str, predicted: Callable[[Line], float]) -> str:
+    """The order of lines by R_q and by training, and the pairs they agree on."""
+    known = [line for line in lines if line.mean(stored_ratio)]
     if len(known) < 2:
         return ""
 
-    def trained(row: Json) -> float:
-        return float(row["average_incremental_accuracy"])
-
-    def order(score: Callable[[Json], float]) -> str:
-        return " > ".join(row_name(row) for row in sorted(known, key=score, reverse=True))
+    def order(value: Callable[[Line], float]) -> str:
+        return " > ".join(line.name() for line in sorted(known, key=value, reverse=True))
 
     pairs = list(combinations(known, 2))
     agree = sum((predicted(a) - predicted(b)) * (trained(a) - trained(b)) > 0 for a, b in pairs)

@@ -26,8 +26,9 @@ from mrdc.experiments.folder import (
     refuse_changes,
     rounded,
 )
+from mrdc.experiments.picked import with_picked_quality
 from mrdc.experiments.scenes import SceneExperiment
-from mrdc.experiments.settings import AnySettings, decisive_settings, folder_name
+from mrdc.experiments.settings import AnySettings, data_name, decisive_settings, folder_name
 from mrdc.training.results import RunResult
 from mrdc.training.settings import RunSettings
 
@@ -51,7 +52,7 @@ def run(
     listener: Listener = lambda kind, fields: None,
 ) -> RunResult:
     """Run an experiment, or resume it; its result is also the last line of results.jsonl."""
-    name = name or settings.method
+    name, settings = name or settings.method, with_picked_quality(settings)
     check(settings)
     path = settings.out or Path("runs") / folder_name(settings, name)
     kept, done = read_kept(path), finished(path)
@@ -77,7 +78,7 @@ def run(
         result = replace(
             result,
             name=name,
-            data=Path(settings.data).name,
+            data=data_name(settings.data),
             method=settings.method,
             paper=paper or result.paper,
             folder=str(path),

@@ -51,8 +51,15 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def folder_name(settings: AnySettings, name: str) -> str:
     """A name made of the recipe, the data, the phases and the seed."""
-    data = re.sub(r"[^\w.-]+", "_", Path(settings.data).resolve().name)
+    data = re.sub(r"[^\w.-]+", "_", data_name(settings.data))
     return f"{name}-{data}-{settings.phases}-seed{settings.seed}"
+
+
+def data_name(data: str) -> str:
+    """The last part of a path, with the kind that may precede it: imagenet-sub:ILSVRC2012."""
+    kind = re.match(r"([\w-]+:)?", data)
+    assert kind is not None
+    return kind[0] + Path(data[kind.end() :]).resolve().name
 
 
 def built_in(data: str, name: str = "textures") -> bool:

@@ -24,6 +24,7 @@ class Part:
     recipe: str
     grid: tuple[str, ...]  # axes, as for `mrdc sweep --grid`
     settings: tuple[str, ...] = ()  # further settings, as setting=value
+    data: str = ""  # prefix of the user's data, such as imagenet-similar:
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Study:
     sections: tuple[str, ...]  # of the page
     paper: tuple[Row, ...] = ()  # published numbers, a header row first
     data: Literal["textures", "shapes"] = "textures"  # the built-in data
-    # How R_q is compared with training: the quality it picks from a grid, or the order of rows by
-    # the images that pass, or by how near R_q is to 1. regret: every rule against the grid.
-    answers: Literal["", "grid", "images", "nearness", "regret"] = ""
+    imagenet: tuple[Part, ...] = ()  # instead of `parts` on ImageNet
+    # What the conclusion is about: the quality that R_q picks from a grid; the order of rows by
+    # the images that pass, or by how near R_q is to 1; pairs with and without compression; or
+    # what rules for choosing a quality lose.
+    answers: Literal["", "grid", "images", "nearness", "pairs", "forgetting", "regret"] = ""
     superclasses: bool = False  # whether it needs the superclass of each class
 
 
@@ -57,9 +60,13 @@ def find_study(name: str) -> Study:
 
 def _study(entry: dict[str, Any]) -> Study:
     values = {**entry, "sections": tuple(entry["sections"])}
-    for key in ("parts", "small"):
+    for key in ("parts", "small", "imagenet"):
         values[key] = tuple(
-            Part(part["recipe"], tuple(part["grid"]), tuple(part.get("settings", ())))
-            for part in entry[key]
+            Part(**{name: _frozen(value) for name, value in part.items()})
+            for part in entry.get(key, ())
         )
     return Study(**values | {"paper": tuple(map(tuple, entry.get("paper", ())))})
+
+
+def _frozen(value: str | list[str]) -> Any:
+    return value if isinstance(value, str) else tuple(value)

@@ -12,14 +12,16 @@ from typing import Any
 
 from mrdc._utils.errors import SweepError, UsageError
 from mrdc._utils.files import output_errors, whole_file
+from mrdc.data.published import has_imagenet
 from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.choice import of_study
-from mrdc.experiments.conclusions import answer, study_table
+from mrdc.experiments.conclusions import answer
 from mrdc.experiments.config import at, grid, named
 from mrdc.experiments.folder import finished, read_kept
 from mrdc.experiments.run import open_experiment
 from mrdc.experiments.settings import AnySettings, decisive_settings, folder_name
 from mrdc.experiments.studies import TEXTURES, Part, Study, find_study
+from mrdc.experiments.study_table import study_lines, study_table
 from mrdc.experiments.sweep import Cell, Failure, Report, cells, no_report, sweep
 from mrdc.training.results import RunResult
 from mrdc.training.settings import RunSettings
@@ -53,13 +55,13 @@ def run_study(
     if jobs is None and "time" in study.sections:
         jobs = 1  # parallel runs would slow each other down
     results = run_cells(made, jobs, report)
-    rows = study_table(made, [results[cell.folder] for cell in made])
+    lines = study_lines(made, [results[cell.folder] for cell in made])
     found = {
         "study": name,
         "title": study.title,
         "question": study.question,
-        "answer": answer(rows, study.answers),
-        "table": rows,
+        "answer": answer(lines, study.answers),
+        "table": study_table(lines),
         "paper": study.paper,
         "page": str(out / f"{name}.html"),
         "runs": [str(folder) for folder in results],
@@ -86,18 +88,23 @@ def study_cells(
 ) -> list[Cell]:
     """Every run, in a folder under `out` named after its settings."""
     study = find_study(name)
-    parts = study.small if small(study, data) else study.parts
+    parts = parts_on(study, data, superclasses)
     axes = dict.fromkeys(axis for part in parts for axis in grid(part.grid))
+    if any(part.data for part in parts):
+        axes = {"data": None, **axes}
     check_changes(changes, parts)
     if len(set(seeds)) < len(seeds) or not seeds:
         given = " ".join(map(str, seeds))
         raise UsageError(f"--seeds needs one or more numbers, each once, got {given or 'none'}")
-    groups = superclass_file(name, study, out, data, superclasses)
+    groups = None
+    if parts is not study.imagenet:
+        groups = superclass_file(name, study, out, data, superclasses)
     made: list[Cell] = []
     for part in parts:
 
         def base(recipe: str, part: Part = part) -> AnySettings:
-            settings: AnySettings = replace(named(recipe).preset.settings, data=data or study.data)
+            source = part.data + (data or study.data)
+            settings: AnySettings = replace(named(recipe).preset.settings, data=source)
             if groups is not None and isinstance(settings, RunSettings):
                 settings = replace(settings, superclasses=groups)
             settings = at(settings, "memory.criterion", "volume-ratio", name)  # as in the paper
@@ -116,6 +123,14 @@ def study_cells(
         )
         for cell in made
     ]
+
+
+def parts_on(study: Study, data: str | None, superclasses: Path | None) -> tuple[Part, ...]:
+    """The runs for some data."""
+    if data is None or small(study, data):
+        return study.small
+    whole = study.imagenet and superclasses is None and has_imagenet(Path(data))
+    return study.imagenet if whole else study.parts
 
 
 def check_changes(changes: Sequence[str], parts: Sequence[Part]) -> None:
@@ -150,7 +165,7 @@ def superclass_file(
         return None
     raise UsageError(
         f"the study {name} on {data} needs --superclasses FILE.csv: a line class,superclass for "
-        "each class, such as robin,bird"
+        "each class, such as robin,bird (ImageNet needs none)"
     )
 
 

@@ -19,6 +19,7 @@ from mrdc._utils.errors import OutputError, UsageError
 from mrdc._utils.files import output_errors, whole_file
 from mrdc.experiments.check import check
 from mrdc.experiments.config import at, grid, named
+from mrdc.experiments.picked import with_picked_quality
 from mrdc.experiments.settings import AnySettings
 from mrdc.training.results import RunResult
 
@@ -67,6 +68,7 @@ def cells(
                 settings = at(settings, axis, value)
         if not settings.data:
             raise UsageError(f"{recipe} needs --data DATA, or --grid data=DATA,DATA")
+        settings = with_picked_quality(settings)
         check(settings)
         label = ",".join(f"{axis.rpartition('.')[2]}={value}" for axis, value in place.items())
         folder = out / re.sub(r"[^\w.,=+-]", "_", label)

@@ -1,7 +1,7 @@
 """BiC (Wu et al., 2019): distillation, then a linear correction of the newest logits."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -73,14 +73,19 @@ class BiC(Method):
     """
 
     temperature: float = 2.0
+    # Share of distillation in the loss: old classes among all; earlier phases among all (the
+    # released code); or "full", where cross-entropy and distillation are added unscaled.
+    weighting: Literal["classes", "phases", "full"] = "classes"
     decay: float = 0.1  # of gamma
     bias_: Tensor | None = None  # beta and gamma of the newest classes
     start_: int = 0  # the first of those
+    phase_: int = 0
     seed_: int = 0
     quota_: int = 0
 
     def start_phase(self, lesson: Lesson) -> None:
         super().start_phase(lesson)
+        self.phase_ = lesson.phase
         self.seed_, self.quota_ = lesson.seed("validation"), lesson.quota
         lesson.train = lesson.train.pick(np.flatnonzero(~self._validation(lesson, lesson.train)))
 
@@ -89,9 +94,13 @@ class BiC(Method):
         loss = F.cross_entropy(logits, y)
         if old is None:
             return loss
-        share = old.classes / model.classes
         teacher = correct(old(x).logits, self.bias_, self.start_)
-        return share * soft_cross_entropy(logits, teacher, self.temperature) + (1 - share) * loss
+        distillation = soft_cross_entropy(logits, teacher, self.temperature)
+        if self.weighting == "full":
+            return loss + distillation
+        by_phases = self.phase_ / (self.phase_ + 1)
+        share = by_phases if self.weighting == "phases" else old.classes / model.classes
+        return share * distillation + (1 - share) * loss
 
     def before_store(self, lesson: Lesson) -> None:
         """Fit beta and gamma to the validation images, unless a class has none.

@@ -4,13 +4,14 @@ In training, the prediction for an image is mixed with those for the new images 
 it in the features of the old network (colliding effect). In testing, the part of the scores
 that every image gets along the mean direction of the features is removed (momentum effect).
 
-Unlike the published code, neighbours are matched once per phase, on evaluation views, and are
-read without updating batch norms (`neighbour_norm = train` updates them, as there) and without
-PODNet's brightness jitter. The strength of the removal is fixed; the published code also
-learns it.
+Neighbours are matched at the start of every epoch, on the views that will be trained on, as in
+the published code, or once per phase on evaluation views (`matching = phase`). Unlike there,
+they are read without updating batch norms (`neighbour_norm = train` updates them) and without
+PODNet's brightness jitter, and the strength of the removal is fixed, not learned.
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +44,13 @@ def nearest(features: Tensor, candidates: int, count: int) -> Places:
         near[own - start, own] = -math.inf
         found.append(near.topk(count, dim=1).indices)
     return torch.cat(found).cpu().numpy().astype(np.intp)
+
+
+def old_features(teacher: Net, views: Iterable[Tensor]) -> Tensor:
+    """Features (n, d) of batches; in bf16 on a GPU, which is exact enough to find neighbours."""
+    device = teacher.mean.device.type
+    with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        return torch.cat([teacher.features(images) for images in views])
 
 
 def once(near: Places, candidates: int) -> tuple[Places, Places]:
@@ -80,6 +88,7 @@ class DDE(Wrapper):
     """Neighbours in the classification loss, and scores without the momentum effect."""
 
     neighbours: int = 10
+    matching: Literal["epoch", "phase"] = "epoch"
     own_weight: float = 0.5  # weight of an image's own prediction against its neighbours'
     neighbour_norm: Literal["eval", "train"] = "eval"
     strength: float = 0.5  # of the removal of the momentum effect
@@ -97,19 +106,31 @@ class DDE(Wrapper):
 
     def start_phase(self, lesson: Lesson) -> None:
         if lesson.phase and self.neighbours:
-            features = lesson.features(lesson.train).to(lesson.model.mean.device)
-            candidates = len(lesson.fresh)
-            near = nearest(features, candidates, self.neighbours)
-
-            def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
-                if self.neighbour_norm == "train":  # batch norms count how often one is seen
-                    return near[batch].ravel(), np.arange(near[batch].size)
-                return once(near[batch], candidates)
-
-            lesson.companions = Companions(choose, 0, cropped=True)
+            lesson.companions = self._companions(lesson)
         self.inner.start_phase(lesson)
         model = lesson.model
         self.momentum_ = torch.zeros(model.head.features, device=model.mean.device)
+
+    def _companions(self, lesson: Lesson) -> Companions:
+        """The neighbours of every batch."""
+        teacher, candidates = lesson.teacher, len(lesson.fresh)
+        near: Places = np.empty((0, 0), np.intp)
+
+        def match(views: Iterator[Tensor]) -> None:
+            nonlocal near
+            assert teacher is not None
+            near = nearest(old_features(teacher, views), candidates, self.neighbours)
+
+        def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+            if self.neighbour_norm == "train":  # batch norms count how often one is seen
+                return near[batch].ravel(), np.arange(near[batch].size)
+            return once(near[batch], candidates)
+
+        if self.matching == "epoch":
+            return Companions(choose, 0, cropped=True, match=match)
+        features = lesson.features(lesson.train).to(lesson.model.mean.device)
+        near = nearest(features, candidates, self.neighbours)
+        return Companions(choose, 0, cropped=True)
 
     def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
         """As `inner`, with companions `near` and `links` in the classification loss."""

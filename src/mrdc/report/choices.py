@@ -7,7 +7,7 @@ from mrdc.experiments.choice import RULES, Trial, grids, regret
 from mrdc.experiments.choice import Grid as QualityGrid
 from mrdc.planning.choice import Candidate
 from mrdc.planning.settings import SYMBOLS
-from mrdc.report.curves import MEASURED
+from mrdc.report.criteria import MEASURED
 from mrdc.report.figures import (
     COLOURS,
     MARKS,

@@ -12,7 +12,6 @@ import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from mrdc._utils.errors import MrdcError
 from mrdc.codec import CODECS, Codec
@@ -24,13 +23,13 @@ from mrdc.data.shapes import shapes_splits
 from mrdc.experiments.settings import built_in
 from mrdc.memory.file import MemoryFile
 from mrdc.nn.embed import Embedder, embed, load_embedder
-from mrdc.report.figures import COLOURS, MARKS, Figure, Section, Strip, drawn, short, wrapped
+from mrdc.report.figures import COLOURS, Figure, Section, Strip, drawn, short
+from mrdc.report.plane import Planes
 from mrdc.report.runs import RunRecord
 from mrdc.report.tables import memory_file
 
 SHOWN = 3  # images shown at each quality
 SIDE = 160  # of the part of an image that is shown
-CLASSES = 5  # in the plane
 TICKS = 40  # class names on an axis
 GONE = (MrdcError, OSError, KeyError)  # data and networks may not exist any more
 
@@ -50,27 +49,28 @@ class Contents:
 
     def __init__(self, run: RunRecord, file: MemoryFile):
         self.run, self.file = run, file
-        self.originals: dict[str, Photo] = {}
+        self.by_class: dict[str, list[Photo]] = {}
         self.embedder: Embedder | None = None
         with suppress(*GONE):
-            self.originals = originals(run)
+            self.by_class = originals(run)
+        self.originals = {photo.id: photo for of in self.by_class.values() for photo in of}
         with suppress(*GONE):
             self.embedder = None if run.detects else load_embedder(f"run:{run.path}")
         self.labels: NDArray[Any] = file.arrays["labels"]
         self.names = file.class_names  # in order of arrival
+        names, qualities = (run.memory.get(key, ()) for key in ("codec", "qualities"))
+        codecs = [CODECS.get(name, CODECS["jpeg"]) for name in names]
+        self.pairs = [(codec, int(q)) for codec in codecs if codec.qualities for q in qualities]
 
     def memory(self) -> Section:
         """Bytes of each class, and some images at each quality."""
         section = Section("memory", "What the memory holds")
         section.parts += [f"The memory of {self.run.label()} on {self.run.data}.", self._bytes()]
-        names, qualities = (self.run.memory.get(key, ()) for key in ("codec", "qualities"))
-        codecs = [CODECS.get(name, CODECS["jpeg"]) for name in names]
-        pairs = [(codec, q) for codec in codecs if codec.qualities for q in qualities]
         for label in list(self.names)[:: max(1, len(self.names) // SHOWN)][:SHOWN]:
             place = int(np.flatnonzero(self.labels == label)[0])
             with suppress(*GONE):
                 photo = self.originals[self.file.sources[place]]
-                strip = at_qualities(photo, pairs, self.embedder)
+                strip = at_qualities(photo, self.pairs, self.embedder)
                 section.parts.append(Strip(f"{self.names[label]}: {photo.id}", strip))
         return section
 
@@ -97,43 +97,13 @@ class Contents:
         return figure
 
     def plane(self) -> Section:
-        """Features of originals and of stored images by t-SNE, for a few classes."""
+        """Features of compressed and stored images by t-SNE, for a few classes."""
         section = Section("t-sne", "Features before and after compression")
-        firsts = [np.flatnonzero(self.labels == label)[:30] for label in list(self.names)[:CLASSES]]
-        places = np.concatenate(firsts).tolist()
-        if self.embedder is not None and len(places) >= 10:
+        if self.embedder is not None:
             with suppress(*GONE):
-                photos = [self.originals[self.file.sources[place]] for place in places]
-                stored = [Photo(f"image {i}", partial(self.file.stream, i)) for i in places]
-                before, _ = embed(photos, self.embedder)
-                after, _ = embed(stored, self.embedder)
-                section.parts.append(self._plane(before, after, self.labels[places]))
+                planes = Planes(self.run, self.file, self.by_class, self.embedder)
+                section.parts += planes.figures(self.pairs)
         return section
-
-    def _plane(self, before: Tensor, after: Tensor, labels: NDArray[Any]) -> Figure:
-        from sklearn.manifold import TSNE
-
-        rows = np.concatenate([F.normalize(part, dim=1).numpy() for part in (before, after)])
-        perplexity = min(15.0, (len(rows) - 1) / 3)
-        flat = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(rows)
-        figure = Figure(
-            "t-SNE of features: originals are filled, stored images hollow",
-            f"Points of {len(set(labels.tolist()))} classes before and after compression",
-            [["class", "stored", "x", "y"]],
-        )
-        with drawn(figure, size=(6.4, 4.2)) as axes:
-            shown = list(self.names.items())[:CLASSES]
-            for (label, name), colour, mark in zip(shown, COLOURS, MARKS, strict=False):
-                mine = np.flatnonzero(labels == label)
-                style = {"marker": mark, "s": 28, "linewidths": 1, "edgecolors": colour}
-                filled, hollow = flat[mine], flat[mine + len(labels)]
-                axes.scatter(*filled.T, facecolors=colour, label=wrapped(name), **style)
-                axes.scatter(*hollow.T, facecolors="none", **style)
-                for points, stored in ((filled, False), (hollow, True)):
-                    figure.data += [[name, stored, *map(float, point)] for point in points]
-            axes.set(xticks=[], yticks=[])
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        return figure
 
 
 def at_qualities(
@@ -156,16 +126,16 @@ def at_qualities(
     return strip
 
 
-def originals(run: RunRecord) -> dict[str, Photo]:
-    """The training photos of a run by name, if its data still exists."""
+def originals(run: RunRecord) -> dict[str, list[Photo]]:
+    """The training photos of a run by class, if its data still exists."""
     data = str(run.settings["data"])
     if run.detects:
         scenes = shapes_splits() if built_in(data, "shapes") else open_scenes(Path(data))
-        return {photo.id: photo for photo in scenes.train.photos}
+        return {"": list(scenes.train.photos)}
     if not (data in DATASETS or ":" in data or Path(data).exists()) or is_coco(Path(data)):
         return {}
     splits = open_splits(data, holdout=float(run.settings.get("holdout", 0.2)), seed=0)
-    return {photo.id: photo for photo in splits.train.all_photos}
+    return dict(zip(splits.train.classes, splits.train.photos, strict=True))
 
 
 def as_address(pixels: Pixels) -> str:

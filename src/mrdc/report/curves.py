@@ -1,20 +1,17 @@
-"""Figures of runs: accuracy, quality against quantity, R_q, confusion and time."""
+"""Figures of runs: accuracy, quality against quantity, confusion and time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import mean
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from mrdc.data.images import some_of
-from mrdc.planning.settings import EPSILON, SYMBOLS
 from mrdc.report.figures import (
     COLOURS,
     Figure,
     Grid,
     Section,
-    criterion_axis,
     drawn,
     label_points,
     legend,
@@ -24,30 +21,42 @@ from mrdc.report.figures import (
 from mrdc.report.lead import picked, verdict
 from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, spread
 
-MEASURED = {name: name.replace("-", "_") for name in SYMBOLS}  # keys of a candidate
 KINDS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate")
 TAKEN_OVER = "Taken over: a first phase that another run trained and this one shares."
 
 
 def accuracy(runs: Sequence[RunRecord]) -> Section:
+    """Accuracy of the classes seen, or AP."""
+    section = Section("accuracy", "Accuracy by phase")
+    groups, seen = by_seed(runs), "accuracy of the classes seen, %"
+    for detects, what in ((False, seen), (True, "AP")):
+        these = [group for group in groups if group.first.detects == detects]
+        section.parts += by_phase(these, what, lambda run: run.accuracy)
+    return section
+
+
+def by_phase(
+    groups: Sequence[Group], what: str, values: Callable[[RunRecord], Sequence[float]]
+) -> list[Figure]:
     """Figures for each data set and number of phases, with a line for each group.
 
     A figure has no more lines than there are colours, and about as many as the next.
     """
     streams: dict[tuple[str, int], list[Group]] = {}
-    for group in by_seed(runs):
+    for group in groups:
         streams.setdefault((group.first.data, group.first.settings["phases"]), []).append(group)
-    section = Section("accuracy", "Accuracy by phase")
-    for groups in streams.values():
-        count = -(-len(groups) // len(COLOURS))
-        cuts = [len(groups) * part // count for part in range(count + 1)]
-        section.parts += [_accuracy(groups[start:end]) for start, end in pairwise(cuts)]
-    return section
+    found = []
+    for here in streams.values():
+        count = -(-len(here) // len(COLOURS))
+        cuts = [len(here) * part // count for part in range(count + 1)]
+        found += [_by_phase(here[start:end], what, values) for start, end in pairwise(cuts)]
+    return found
 
 
-def _accuracy(groups: Sequence[Group]) -> Figure:
+def _by_phase(
+    groups: Sequence[Group], what: str, values: Callable[[RunRecord], Sequence[float]]
+) -> Figure:
     run = groups[0].first
-    what = "AP" if run.detects else "accuracy of the classes seen, %"
     seeds = "; bars: standard deviation over seeds" if any(len(g.runs) > 1 for g in groups) else ""
     figure = Figure(
         f"{run.data}, {run.settings['phases']} phases: {what} after each{seeds}",
@@ -56,7 +65,7 @@ def _accuracy(groups: Sequence[Group]) -> Figure:
     )
     with drawn(figure) as axes:
         for number, group in enumerate(groups):
-            points = list(zip(*(run.accuracy for run in group.runs), strict=False))
+            points = list(zip(*map(values, group.runs), strict=False))
             means, spreads = [mean(p) for p in points], [spread(p) for p in points]
             line(axes, number, range(len(points)), means, group.label, spreads)
             rows = enumerate(zip(means, spreads, strict=True))
@@ -97,57 +106,12 @@ def _trade_off(grid: dict[str, Group]) -> Figure:
         left.set_xticks(range(len(order)), order)
         left.set(xlabel="quality", ylabel="AP" if run.detects else "accuracy, %")
         left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
-        line(right, 0, held, average, "averaged", spreads)
-        right.set(xlabel="images held (labels: quality)", ylabel="averaged over the phases")
+        scores = (last, last_spreads) if run.detects else (average, spreads)
+        line(right, 1 if run.detects else 0, held, scores[0], "", scores[1])
+        what = "after the last phase" if run.detects else "averaged over the phases"
+        right.set(xlabel="images held (labels: quality)", ylabel=what)
         right.margins(x=0.12, y=0.12)
-        label_points(right, list(zip(held, average, order, strict=True)))
-    return figure
-
-
-def volume_ratios(runs: Sequence[RunRecord]) -> Section:
-    """R_q, r and discrepancy by phase and candidate, for the first seed of each group."""
-    groups = [group for group in by_seed(runs) if group.first.last.candidates]
-    section = Section(
-        "volume-ratio",
-        "Criteria by phase (first seed)",
-        [*map(_volume_ratios, groups)],
-    )
-    for group in groups:
-        run = group.first
-        left_out = run.result.left_out if run.result else {}
-        lines = [f"{what} ({why})" for what, why in left_out.items()]
-        note = f"{run.data}, {group.label}: left out of R_q: {some_of(lines)}."
-        section.parts += [note] if lines else []
-    return section
-
-
-def _volume_ratios(group: Group) -> Figure:
-    run = group.first
-    used = run.quality or "chosen in each phase"
-    rows = [(n, row) for n, row in enumerate(run.last.candidates) if row["quality"] is not None]
-    shown = {name: key for name, key in MEASURED.items() if any(key in row for _, row in rows)}
-    figure = Figure(
-        f"{run.data}, {group.label}; quality in use: {used}",
-        f"{', '.join(SYMBOLS[name] for name in shown)} of each quality after each phase, with the "
-        "band in which a quality passes",
-        [["codec", "quality", "phase", *(SYMBOLS[name] for name in shown)]],
-    )
-    for place, row in rows:
-        for phase in run.phases:
-            values = [phase.candidates[place][key] for key in shown.values()]
-            figure.data.append([row["codec"], row["quality"], phase.phase, *values])
-    size = (4.7, 3.7) if len(shown) == 1 else (9.6, 3.7)
-    with drawn(figure, max(1, len(shown)), size) as panels:
-        for axes, (criterion, key) in zip(np.atleast_1d(panels), shown.items(), strict=False):
-            criterion_axis(axes, criterion, EPSILON.get(criterion))
-            for number, (place, row) in enumerate(rows):
-                values = [phase.candidates[place][key] for phase in run.phases]
-                known = [(x, y) for x, y in enumerate(values) if y is not None]
-                x, y = np.array(known).reshape(-1, 2).T
-                line(axes, number, x, y, f"{row['codec']} {row['quality']}")
-            axes.set(xlabel="phase")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        legend(np.atleast_1d(panels)[len(shown) // 2], len(rows) + 1, below=True)
+        label_points(right, list(zip(held, scores[0], order, strict=True)))
     return figure
 
 

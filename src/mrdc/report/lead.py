@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from mrdc._utils.text import count, size
+from mrdc.experiments.pairs import Difference, difference
 from mrdc.planning.settings import SYMBOLS
-from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, spread, with_spread
+from mrdc.report.pairs import Pairing, pairings
+from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, with_spread
 
 MOST = 3  # comparisons in the lead
+FEW = 3  # pairs that make a claim
 
 
 def lead_text(runs: Sequence[RunRecord]) -> str:
@@ -36,6 +39,9 @@ def sentences(groups: Sequence[Group]) -> list[str]:
     if len(groups) == 1:
         return [summary(groups[0])]
     grids = quality_grids(groups)
+    pairs = [] if grids else pairings(groups)
+    if pairs:
+        return [differences(pairs)]
     if not grids:
         return [verdict({f"“{group.label}”": group for group in groups}, "settings")]
     said = [verdict(grid, "qualities") + picked(grid) for grid in grids]
@@ -43,9 +49,17 @@ def sentences(groups: Sequence[Group]) -> list[str]:
     return [f"{name}: {one}" for name, one in zip(names, said, strict=True)] if said[1:] else said
 
 
+def differences(pairs: Sequence[Pairing]) -> str:
+    """What compression adds, by pairs of the same seed."""
+    detects = pairs[0].group.first.detects
+    said = [f"“{pair.group.label}” {pair.difference()}" for pair in pairs]
+    measure = "AP" if detects else "averaged accuracy"
+    return f"Difference of {measure} from originals: {'; '.join(said)}."
+
+
 def summary(group: Group) -> str:
     """Accuracy of a group, and what its memory holds."""
-    run, score = group.first, with_spread(group.scores)
+    run, score = group.first, with_spread(list(group.scores.values()))
     result = f"an AP of {score}" if run.detects else f"an averaged accuracy of {score} %"
     said = f"{group.label} on {run.data} reaches {result} ({seeds(group)})"
     if not run.replays:
@@ -64,31 +78,37 @@ def seeds(*groups: Group) -> str:
 
 
 def verdict(groups: Mapping[str, Group], what: str) -> str:
-    """The best of several groups, if it leads by more than the spread over seeds."""
+    """The best of several groups, if it leads by more than two standard errors."""
     scores = {name: group.scores for name, group in groups.items()}
-    ranked = sorted(scores, key=lambda name: -mean(scores[name]))
+    ranked = sorted(scores, key=lambda name: -mean(scores[name].values()))
     best, second = ranked[:2]
     detects = groups[best].first.detects
     known = seeds(groups[best], groups[second])
 
     def value(name: str) -> str:
-        return with_spread(scores[name]) + ("" if detects else " %")
+        return with_spread(list(scores[name].values())) + ("" if detects else " %")
 
-    def behind(name: str) -> float:
-        return mean(scores[best]) - mean(scores[name])
-
-    tied = [n for n in ranked if behind(n) <= max(spread(scores[best]), spread(scores[n]))]
+    leads = {name: lead(scores[best], scores[name]) for name in ranked}
+    tied = [name for name in ranked if leads[name].mean <= 2 * (leads[name].error or 0)]
     measure = "AP" if detects else "averaged accuracy"
     if len(tied) > 1:
         *others, last = [f"{name} ({value(name)})" for name in tied]
-        why = "differ by less than the spread" if behind(tied[-1]) else "are equal"
+        why = "differ by less than two standard errors" if leads[tied[-1]].mean else "are equal"
         said = f"None of the {len(groups)} {what} is clearly best by {measure}"
         return f"{said}: {', '.join(others)} and {last} {why} ({known})."
-    first = "Highest" if known == "one seed" else "Best"
+    gap = leads[second]
+    first = "Best" if gap.pairs >= FEW else "Highest"
+    error = "" if gap.error is None else f" (standard error {gap.error:.2f})"
     return (
         f"{first} {measure} of the {len(groups)} {what}: {value(best)} for {best}, "
-        f"{behind(second):.2f} points above {second} ({value(second)}; {known})."
+        f"{gap.mean:.2f} points{error} above {second} ({value(second)}; {known})."
     )
+
+
+def lead(ours: Mapping[int, float], others: Mapping[int, float]) -> Difference:
+    """Difference over pairs of the same seed; without any, of the means."""
+    apart = Difference(mean(ours.values()) - mean(others.values()), None, 0)
+    return difference(ours, others) or apart
 
 
 def picked(grid: Mapping[str, Group]) -> str:

@@ -14,19 +14,24 @@ from mrdc._utils.files import output_errors, whole_file
 from mrdc._utils.registry import lookup
 from mrdc.report import choices, curves, tables
 from mrdc.report.contents import contents
+from mrdc.report.criteria import criteria
 from mrdc.report.figures import Figure, Grid, Section
+from mrdc.report.forgetting import forgetting
 from mrdc.report.lead import lead_text
+from mrdc.report.pairs import pairs
 from mrdc.report.runs import RunRecord, find_runs
 
 SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
     "runs": tables.what_was_run,
     "table": tables.compared,
+    "pairs": pairs,
     "accuracy": curves.accuracy,
     "budget": tables.budgets,
     "trade-off": curves.trade_off,
     "choice": choices.choice,
-    "volume-ratio": curves.volume_ratios,
+    "volume-ratio": criteria,
     "detection": tables.detection,
+    "forgetting": forgetting,
     "confusion": curves.confusion,
     "time": curves.times,
 }
@@ -40,12 +45,14 @@ def write_report(
     *,
     title: str | None = None,
     question: str | None = None,
+    lead: str | None = None,
     paper: Sequence[Sequence[object]] = (),
     sections: Sequence[str] = NAMES,
 ) -> list[RunRecord]:
     """Write a page about run folders and return their runs.
 
     Args:
+        lead: the answer to the question; by default a comparison of the runs.
         paper: a table of published numbers, with a header row.
         sections: names of the sections to show, in order.
     """
@@ -66,7 +73,7 @@ def write_report(
     names = list(dict.fromkeys(run.name for run in runs))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     title = title or f"{', '.join(names[:3])}{more} on {data}"
-    write_page(output, title, parts, lead_text(runs), question)
+    write_page(output, title, parts, lead or lead_text(runs), question)
     return runs
 
 

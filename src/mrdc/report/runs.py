@@ -10,7 +10,7 @@ from typing import Any
 
 from mrdc._utils.errors import DataError, MrdcError
 from mrdc.experiments.folder import CONFIG, RESULTS
-from mrdc.experiments.settings import flat
+from mrdc.experiments.settings import data_name, flat
 from mrdc.memory.budget import parse_budget
 from mrdc.training.results import PhaseResult, RunResult
 
@@ -38,7 +38,7 @@ class RunRecord:
 
     @property
     def data(self) -> str:
-        return Path(str(self.settings["data"])).name
+        return data_name(str(self.settings["data"]))
 
     @property
     def detects(self) -> bool:
@@ -191,8 +191,14 @@ class Group:
         return self.runs[0]
 
     @property
-    def scores(self) -> list[float]:
-        return [run.score for run in self.runs]
+    def scores(self) -> dict[int, float]:
+        """Scores by seed."""
+        return {int(run.settings["seed"]): run.score for run in self.runs}
+
+    @property
+    def results(self) -> dict[int, RunResult]:
+        """Results of finished runs by seed."""
+        return {int(run.settings["seed"]): run.result for run in self.runs if run.result}
 
     def mean(self, number: Callable[[RunRecord], float]) -> float:
         return mean(map(number, self.runs))
@@ -200,6 +206,14 @@ class Group:
     def text(self, number: Callable[[RunRecord], float | None]) -> str:
         """Mean and spread over the runs where a number is known."""
         return with_spread([number(run) for run in self.runs])
+
+
+def named_data(groups: Sequence[Group]) -> list[Json]:
+    """The first columns of a table of groups; the data only if it differs."""
+    several = len({group.first.data for group in groups}) > 1
+    return [
+        {"run": group.label} | ({"data": group.first.data} if several else {}) for group in groups
+    ]
 
 
 def spread(values: Sequence[float]) -> float:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.text import learned
+from mrdc.data.images import some_of
 from mrdc.memory.file import MemoryFile
 from mrdc.report.figures import Grid, Part, Section
-from mrdc.report.runs import Group, Json, RunRecord, by_seed, with_spread
+from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data, with_spread
 
 HELD_OUT = "no test images of their own; accuracy is on training images that were set aside"
 CLASSES = "Averaged: mean over all phases. Forgetting: earlier tasks now minus their best."
@@ -65,7 +66,8 @@ def compared(runs: Sequence[RunRecord]) -> Section:
     section = Section("table", "Results")
     groups = by_seed(runs)
     for detects, caption in ((False, CLASSES), (True, "After the last phase.")):
-        rows = [_result(group) for group in groups if group.first.detects == detects]
+        these = [group for group in groups if group.first.detects == detects]
+        rows = [name | _result(g) for name, g in zip(named_data(these), these, strict=True)]
         section.parts += [Grid.of(rows, caption)] if rows else []
     if sum(len(group.runs) for group in groups) < len(runs):
         section.parts.append("A seed that was run more than once counts once.")
@@ -73,7 +75,7 @@ def compared(runs: Sequence[RunRecord]) -> Section:
 
 
 def _result(group: Group) -> Json:
-    found: Json = {"run": group.label, "data": group.first.data, "seeds": len(group.runs)}
+    found: Json = {"seeds": len(group.runs)}
     papers = {run.result.paper if run.result else None for run in group.runs}
     number = papers.pop()
     paper = "" if papers or number is None else f"{number:.2f}"  # if all runs have the same
@@ -86,6 +88,8 @@ def _result(group: Group) -> Json:
         found["last %"] = group.text(lambda run: run.accuracy[-1])
         results = [run.result for run in group.runs if run.result]
         found["forgetting"] = with_spread([result.average_forgetting for result in results])
+        lost = [result.initial_forgetting for result in results]
+        found["of first classes"] = with_spread(lost)
     return found | {"images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}"}
 
 
@@ -124,7 +128,7 @@ def detection(runs: Sequence[RunRecord]) -> Section:
     """AP by class, quality of the pseudo labels, and warnings; means over seeds."""
     scores: list[Json] = []
     labels: list[Json] = []
-    warnings: list[Part] = []
+    warnings: dict[str, list[str]] = {}  # by what they say: the groups they are about
     for group in [group for group in by_seed(runs) if group.first.detects]:
         classes = [run.last.by_class or {} for run in group.runs]
         names = dict.fromkeys(name for by_class in classes for name in by_class)
@@ -137,7 +141,9 @@ def detection(runs: Sequence[RunRecord]) -> Section:
                 row[head] = with_spread([next((r[k] for k in keys if k in r), None) for r in known])
             labels += [row] if row["labels per image"] else []
             told = dict.fromkeys(phase.report.get("warning") for phase in phases)
-            warnings += [f"{group.label}, phase {row['phase']}: {text}." for text in told if text]
+            for text in filter(None, told):
+                warnings.setdefault(f"phase {row['phase']}: {text}.", []).append(group.label)
     parts: list[Part] = [Grid.of(scores, "AP by class after the last phase.")] if scores else []
     parts += [Grid.of(labels, PSEUDO_LABELS)] if labels else []
-    return Section("detection", "Detection", [*parts, *warnings])
+    parts += [f"{some_of(labels)}; {text}" for text, labels in warnings.items()]
+    return Section("detection", "Detection", parts)

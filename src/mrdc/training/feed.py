@@ -75,8 +75,6 @@ class HostFeed:
         rng = np.random.default_rng((seed, epoch))
         rng.shuffle(order)
         batches = in_batches(order, batch_size)
-        companions, told = chosen(self.companions, batches, rng)
-        cropped = self.companions is None or self.companions.cropped
 
         def view(job: tuple[int, bool]) -> Tensor:
             index, cropped = job
@@ -85,6 +83,13 @@ class HostFeed:
                 return centre_crop(image, self.size)
             return train_crop(image, self.size, np.random.default_rng((seed, epoch, index)))
 
+        if self.companions is not None and self.companions.match is not None:
+            places = np.array_split(np.arange(len(self)), len(batches))
+            everything = [[(i, True) for i in part.tolist()] for part in places]
+            made = grouped(view, everything, self.threads)
+            self.companions.match(views.to(self.device) for views in made)
+        companions, told = chosen(self.companions, batches, rng)
+        cropped = self.companions is None or self.companions.cropped
         jobs = [
             [*((i, True) for i in batch.tolist()), *((i, cropped) for i in more.tolist())]
             for batch, more in zip(batches, companions, strict=True)
@@ -156,6 +161,9 @@ class GpuFeed:
         height, width = self.sides[:, 0], self.sides[:, 1]
         crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
         batches = in_batches(rng.permutation(len(self)), batch_size)
+        if self.companions is not None and self.companions.match is not None:
+            places = torch.split(torch.arange(len(self), device=self.labels.device), batch_size)
+            self.companions.match(self._views(crops, part, batch_size) for part in places)
         companions, told = chosen(self.companions, batches, rng)
         others = crops
         if self.companions is not None and not self.companions.cropped:

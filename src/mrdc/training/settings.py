@@ -20,7 +20,8 @@ class Storage:
     """20/class (100/phase for scenes), "2000 originals", or bytes such as 200MB."""
     quality: str = "auto"
     """auto: choose by the criterion after the first phase, for the whole run; dynamic: after every
-    phase; original: keep the files as they are; or a number."""
+    phase; original: keep the files as they are; a number; or run:FOLDER, what the criterion picks
+    by its mean over the phases of a finished run."""
 
 
 @dataclass(frozen=True)

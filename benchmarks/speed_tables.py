@@ -1,0 +1,87 @@
+"""Tables of times and speeds."""
+
+from statistics import median
+
+from common import read, table
+
+
+def times() -> str:
+    """Where the time of a run goes, of runs that had the card to themselves."""
+    parts = ("decode", "train", "select", "volume_ratio", "encode", "evaluate", "write")
+    head = ["recipe", "seed", "commit", "phases", "seconds", *parts]
+    rows: list[list[object]] = [[*head, "trained images", "images/s", "start", "R_q to choose"]]
+    for run in read("runs"):
+        if run["gpu"] and run["remark"] is None:
+            shares = [f"{run['parts'].get(part, 0):.1f}" for part in parts]
+            rows.append(
+                [
+                    run["name"],
+                    run["seed"],
+                    run["commit"],
+                    len(run["sizes"]) - 1,
+                    f"{run['seconds']:.0f}",
+                    *shares,
+                    f"{run['trained_images']:,}",
+                    f"{median(run['images_per_second']):,.0f}",
+                    f"{run['start_seconds']:.1f}",
+                    f"{run['choosing_seconds']:.1f}",
+                ]
+            )
+    return table(*rows)
+
+
+def steps() -> str:
+    """Images a second of the training step."""
+    rates: list[list[object]] = [["step", "batch", "plain", "graph", "compiled", "both"]]
+    for batch, teacher in ((128, False), (128, True), (512, False)):
+        found = {
+            (r["graph"], r["compiled"]): f"{r['rate']:,.0f}"
+            for r in read("step")
+            if r["batch"] == batch and r["teacher"] == teacher
+        }
+        what = "LUCIR with its teacher" if teacher else "the bare network"
+        kinds = ((False, False), (True, False), (False, True), (True, True))
+        rates.append([what, batch, *(found.get(kind, "") for kind in kinds)])
+    return table(*rates)
+
+
+def costs() -> str:
+    """Training images a second of methods beside their base's."""
+    aims = {"aanets": 2.7, "dde": 3.0, "mnemonics": 2.0, "tpcil": 2.0}
+    rows: list[list[object]] = [["method", "images/s", "times its base's", "aim", "commit"]]
+    for r in read("cost"):
+        aim = aims.get(r["method"].split("-")[-1], "")
+        rate = f"{r['images_per_second']:,.0f}"
+        rows.append([r["method"], rate, f"{r['ratio']:.2f}", aim and f"<= {aim}", r["commit"]])
+    return table(*rows)
+
+
+def speed() -> str:
+    """Ratios, every line of each question and data set."""
+    rows: list[list[object]] = [["question", "data", "ratio", "aim"]]
+    rows += [
+        ["decode against Pillow", r["label"], f"{r['ratio']:.2f}", ">= 1.4"] for r in read("decode")
+    ]
+    for r in read("batches"):
+        threads = f"{r['threads']} threads, {r['workers']} workers"
+        for what, ratio in (("a reused buffer", "ratio"), ("new memory", "ratio_fresh")):
+            question = f"batches against the PIL loader, {threads}, as floats in {what}"
+            rows.append([question, r["label"], f"{r[ratio]:.2f}", ">= 2.4"])
+    for r in read("threads")[1:]:  # the first is one thread
+        question = f"images ready for a network, {r['threads']} threads against one"
+        rows.append([f"{question}, {r['cores']} cores", r["label"], f"{r['ratio']:.2f}", ""])
+    for r in read("selection"):
+        shape = f"{r['rows']} x {r['columns']}"
+        rows.append([f"{r['what']} against a plain loop", shape, f"{r['ratio']:.1f}", ""])
+    for r in read("ram"):
+        for what, ratio in (("resident", "ratio"), ("objects added up", "ratio_counted")):
+            question = f"RAM of a memory against its payload, {what}"
+            rows.append([question, r["label"], f"{r[ratio]:.4f}", "<= 1.02"])
+    rows += [
+        ["pack against the bare encode", r["label"], f"{r['ratio']:.2f}", "<= 1.3"]
+        for r in read("pack")
+    ]
+    for r in read("peak"):
+        what = f"RAM for each image beyond 1,000, {r['select']}, {r['feature_bytes']} B of features"
+        rows.append([what, r["label"], f"{r['bytes_per_extra_image']:,.0f} B", ""])
+    return table(*rows)

@@ -1,0 +1,27 @@
+"""`--memory.quality run:FOLDER`: the quality that an earlier run picks."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mrdc._utils.errors import UsageError
+from mrdc.experiments.folder import finished
+from mrdc.experiments.settings import AnySettings
+
+
+def with_picked_quality(settings: AnySettings) -> AnySettings:
+    """Settings with run:FOLDER replaced by the quality that the criterion of that run picks.
+
+    The criterion (in the paper R_q) is averaged over the phases of a run with originals.
+    """
+    quality = settings.memory.quality
+    rule, _, folder = quality.partition(":")
+    if rule != "run":
+        return settings
+    result = finished(Path(folder))
+    if result is None:
+        raise UsageError(f"--memory.quality {quality}: {folder or 'nothing'} is no finished run")
+    if result.mean_choice is None:
+        why = "no candidate passes" if result.volume_ratios else "it measured none"
+        raise UsageError(f"--memory.quality {quality}: that run picks no quality, as {why}")
+    memory = replace(settings.memory, quality=str(result.mean_choice))
+    return replace(settings, memory=memory)
