@@ -7,6 +7,9 @@ from statistics import mean, median, stdev
 from common import RESULTS, Row, read, table
 from mrdc.detection.methods import SCENE_METHODS
 from mrdc.experiments.presets import COLUMNS, TABLE_1
+from mrdc.report.choices import choice
+from mrdc.report.figures import Grid
+from mrdc.report.runs import find_runs
 
 APS = ("ap", "ap50", "ap75")
 # Deviations of the paper's CUB columns (5, 10 and 25 phases)
@@ -114,6 +117,37 @@ def pairs(label: str, budget: str = "20/class") -> str:
             ]
         )
     return table(*rows)
+
+
+def grid(label: str, budget: str) -> str:
+    """Every quality in the same bytes, and what was measured after the phase 0 they share."""
+    head = ["quality", "seed", "images held", "averaged, %", "last", "forgetting, initial classes"]
+    rows: list[list[object]] = [[*head, "R_q", "r", "discrepancy"]]
+    runs = [run for run in read("runs") if (run["label"], run["budget"]) == (label, budget)]
+    for run in sorted(runs, key=lambda run: (int(run["seed"]), -(run["quality"] or 101))):
+        measured = next(row for row in run["volume_ratios"] if row["quality"] == run["quality"])
+        rows.append(
+            [
+                run["quality"] or "original",
+                run["seed"],
+                f"{run['memory']['items']:,}",
+                f"{run['average_incremental_accuracy']:.2f}",
+                f"{run['accuracy'][-1]:.2f}",
+                f"{run['initial_forgetting']:.2f}",
+                f"{measured['by_phase'][0]:.3f}",
+                f"{measured['ratio_per_image'][0]:.4f}",
+                f"{measured['discrepancy'][0]:.4f}",
+            ]
+        )
+    return table(*rows)
+
+
+def regret(*labels: str) -> str:
+    """What every rule for choosing a quality loses against grids of full runs."""
+    runs = find_runs([RESULTS / label for label in labels])
+    parts = choice([run for run in runs if run.phases]).parts
+    grids = [part for part in parts if isinstance(part, Grid)]
+    return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in grids)
 
 
 def with_error(differences: list[float]) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from common import HERE, Row, read, table
-from run_tables import compared, pairs, ratios, scene_pairs, scenes, trials
+from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
 from speed_tables import costs, speed, steps, times
 
 PAGE = HERE.parent / "REPRODUCTION.md"
@@ -24,12 +24,14 @@ def plans() -> str:
             f"{plan['label']}, {plan['budget']['text']}, {plan['pairing']}, "
             f"{plan['seconds']:.0f} s\n(commit {plan['commit']}, {plan['gpu'] or plan['cpu']})\n"
         )
-        head = ["candidate", "bytes/image", "images", "R_q", "verdict"]
+        head = ["candidate", "bytes/image", "images", "R_q", "r", "discrepancy", "verdict"]
         rows: list[list[object]] = [[*head, *(["log Z_q", "L_2"] if exact else [])]]
         for c in plan["candidates"]:
             label = f"**{name(c)}**" if c["verdict"] == "chosen" else name(c)
             each = f"{c['bytes'] / c['quantity']:,.0f}"
-            cells = [label, each, f"{c['quantity']:,}", f"{c['volume_ratio']:.3f}", c["verdict"]]
+            ratios = [f"{c['volume_ratio']:.3f}", f"{c['ratio_per_image']:.4f}"]
+            measured = [*ratios, f"{c['discrepancy']:.4f}"]
+            cells = [label, each, f"{c['quantity']:,}", *measured, c["verdict"]]
             if exact:
                 cells += [f"{c['log_z']:.2f}", f"{c['l2']:.3f}"] if "l2" in c else ["", ""]
             rows.append(list(cells))
@@ -68,7 +70,8 @@ def studies() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
     "pairs cub": lambda: pairs("cub"),
-    "grid cub": lambda: compared("cub", "5/class"),
+    "grid cub": lambda: grid("cub", "5/class"),
+    "regret": lambda: regret("cub"),
     "trials cub": lambda: trials("cub-trials"),
     "runs textures": lambda: compared("textures", "8/class"),
     "pairs textures": lambda: pairs("textures", "8/class"),
