@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mrdc._utils.errors import DataError as DataError
     from mrdc._utils.errors import ImageError as ImageError
     from mrdc._utils.errors import MemoryFileError as MemoryFileError
+    from mrdc._utils.errors import MissingError as MissingError
     from mrdc._utils.errors import MrdcError as MrdcError
     from mrdc._utils.errors import OutputError as OutputError
     from mrdc._utils.errors import SweepError as SweepError
@@ -73,8 +74,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "mrdc._utils.errors": (
-        "BudgetError CheckpointError DataError ImageError MemoryFileError MrdcError OutputError "
-        "SweepError TrainingError UsageError VolumeError"
+        "BudgetError CheckpointError DataError ImageError MemoryFileError MissingError MrdcError "
+        "OutputError SweepError TrainingError UsageError VolumeError"
     ),
     "mrdc.codec": "CODECS Codec",
     "mrdc.data": "DATASETS",
@@ -110,7 +111,12 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'mrdc' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        from mrdc._utils.extras import missing
+
+        raise missing(error, f"mrdc.{name}") or error from None
 
 
 def __dir__() -> list[str]:

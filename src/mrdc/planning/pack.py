@@ -4,18 +4,20 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, OutputError
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
-from mrdc.nn.embed import Embedder, as_embedder
-from mrdc.planning.plan import Plan, PlanOptions, as_settings, make_plan
+from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
 from mrdc.planning.scan import Scan, check_settings, scan
 from mrdc.planning.search import Progress, compress_all, quiet, search, search_space
 from mrdc.planning.settings import PackSettings
+
+if TYPE_CHECKING:
+    from mrdc.nn.embed import Embedder
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,11 @@ def pack(
     settings = PackSettings(
         Path(photos), str(budget), output=Path(output), force=force, **as_settings(options)
     )
-    return run_pack(settings, embedder=as_embedder(options.get("embed", settings.embed)))
+    return run_pack(settings, embedder=given_embedder(options))
 
 
 def run_pack(
-    settings: PackSettings, *, progress: Progress = quiet, embedder: Embedder | None = None
+    settings: PackSettings, *, progress: Progress = quiet, embedder: "Embedder | None" = None
 ) -> Packed:
     """Choose a quality (unless only one is allowed) and write the memory file."""
     path = settings.output

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mrdc._utils.errors import BudgetError, ImageError, UsageError
+from mrdc._utils.extras import Tensor, torch
 from mrdc.codec import CODECS, Codec
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
