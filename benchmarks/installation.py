@@ -31,7 +31,7 @@ print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 def run(python: Path, code: str, *arguments: object) -> float:
     """The number that a new process prints."""
-    command = [python, "-c", code, *map(str, arguments)]
+    command = [str(python), "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     return float(done.stdout)
 
@@ -58,7 +58,7 @@ def main() -> None:
         memory.save(path)
         emit(
             "installation",
-            name=args.name,
+            environment=args.name,
             label=args.label,
             images=len(memory),
             memory_file_bytes=path.stat().st_size,

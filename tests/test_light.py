@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mrdc._utils.extras import TRAIN
 from mrdc.memory.replay import ReplayMemory
+from mrdc.planning.pack import pack
 from tests.conftest import jpeg
 
 BLOCK = f"""
@@ -34,20 +36,21 @@ def python(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
 def test_memories_are_packed_read_and_written(photos: Path, tmp_path: Path) -> None:
     """By the commands, and as they are with torch."""
     flags = ("--budget", "9kB", "--quality", "50", "--select", "random_choice")
-    for verb in (
+    commands = (
         ("pack", "photos", *flags, "-o", "a.mrdc"),
         ("audit", "a.mrdc"),
         ("info", "a.mrdc"),
         ("export", "a.mrdc", "-o", "out"),
         ("list",),
-    ):
-        done = python(COMMAND, *verb, "--json", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)
-    with_torch = subprocess.run(
-        [sys.executable, "-m", "mrdc", "pack", "photos", *flags, "-o", "b.mrdc"], cwd=tmp_path
     )
-    assert with_torch.returncode == 0
+    code = (
+        f"from mrdc.cli.main import main\nassert not any(main([*c, '--json']) for c in {commands})"
+    )
+    done = python(BLOCK + code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len([json.loads(line) for line in done.stdout.splitlines()]) == len(commands)
+    options: Any = {"qualities": 50, "select": "random_choice"}
+    pack(photos, "9kB", tmp_path / "b.mrdc", **options)
     assert (tmp_path / "a.mrdc").read_bytes() == (tmp_path / "b.mrdc").read_bytes()
 
 
@@ -114,3 +117,20 @@ for call in (
 """
     done = python(BLOCK + code, cwd=photos.parent)
     assert done.returncode == 0, done.stderr
+
+
+def test_replay_with_a_fixed_quality_and_a_random_choice(tmp_path: Path) -> None:
+    """Needs no features, so no torch; otherwise it says so."""
+    code = """
+import mrdc, numpy as np
+images = list(np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8))
+replay = mrdc.Replay("1MB", 50, select="random_choice").learn({0: images}).learn({0: images[:2]})
+assert len(replay) == 5 and replay.sample(3)[0].shape == (3, 3, 8, 8)
+try:
+    mrdc.Replay("1MB", 50).learn({0: images})
+except mrdc.MissingError as error:
+    print(error)
+"""
+    done = python(BLOCK + code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ranking by herding need torch" in done.stdout

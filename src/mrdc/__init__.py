@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from mrdc.nn.net import Net as Net
     from mrdc.nn.net import Output as Output
     from mrdc.nn.settings import TrainSettings as TrainSettings
+    from mrdc.planning.learn import Replay as Replay
     from mrdc.planning.pack import pack as pack
     from mrdc.planning.plan import plan as plan
     from mrdc.planning.selection import SELECTORS as SELECTORS
@@ -97,6 +98,7 @@ _HOME = {
     "mrdc.nn.heads": "Head",
     "mrdc.nn.net": "Net Output",
     "mrdc.nn.settings": "TrainSettings",
+    "mrdc.planning.learn": "Replay",
     "mrdc.planning.pack": "pack",
     "mrdc.planning.plan": "plan",
     "mrdc.planning.selection": "SELECTORS",

@@ -96,4 +96,4 @@ def as_photo(image: Any, name: str, where: str) -> Photo:
 def _pixels(array: NDArray[Any]) -> Pixels:
     """RGB pixels (height, width, 3); grey is repeated."""
     grey = array[:, :, None] if array.ndim == 2 else array
-    return np.ascontiguousarray(np.broadcast_to(grey, (*grey.shape[:2], 3)))
+    return np.repeat(grey, 3, axis=2) if grey.shape[2] == 1 else np.ascontiguousarray(grey)
