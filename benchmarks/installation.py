@@ -20,19 +20,22 @@ from mrdc import ReplayMemory
 print(time.perf_counter() - start)
 """
 READ = """
-import resource, sys
+import sys
 from mrdc import ReplayMemory
 memory = ReplayMemory.load(sys.argv[1])
 for image, label in (memory[index] for index in range(len(memory))):
     pass
-print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+lines = open("/proc/self/status").read().splitlines()
+print(1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
 """
 
 
 def run(python: Path, code: str, *arguments: object) -> float:
     """The number that a new process prints."""
     command = [str(python), "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+    if done.returncode:
+        raise SystemExit(done.stderr)
     return float(done.stdout)
 
 
