@@ -60,7 +60,7 @@ class Contents(DataSet):
         self.codec.check_quality(self.quality)
         if accounting not in ("packed", "file"):
             raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
-        self.accounting = accounting
+        self.accounting: Literal["packed", "file"] = accounting
         self.class_names = dict(class_names or {})
         self.transform = transform
         self.notes: dict[str, Any] = {}

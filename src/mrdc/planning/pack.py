@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from mrdc._utils.errors import MemoryFileError, OutputError
-from mrdc.memory.file import MemoryFile
+from mrdc.memory.edit import check_output
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
 from mrdc.planning.scan import Scan, check_settings, scan
@@ -102,7 +101,7 @@ def run_pack(
     """Choose a quality (unless only one is allowed) and write the memory file."""
     path = settings.output
     check_settings(settings)
-    _check_output(settings)
+    check_output(path, settings.force)
     space = search_space(settings)
     searching = len(space) > 1
     plan: Plan | None = None
@@ -119,21 +118,6 @@ def run_pack(
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
     memory.save(path)
     return Packed(path, memory, plan, seen, time.perf_counter() - seen.start)
-
-
-def _check_output(settings: PackSettings) -> None:
-    """Refuse, before any work, to replace something that is not a memory file."""
-    path = settings.output
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
-    if not path.exists() and not path.is_symlink():
-        return
-    try:
-        MemoryFile(path)
-    except MemoryFileError:
-        raise OutputError(f"{path}: exists and is not a memory file; choose another path") from None
-    if not settings.force:
-        raise OutputError(f"{path}: exists; pass --force to replace it")
 
 
 def _lasting(plan: Plan) -> dict[str, Any]:
