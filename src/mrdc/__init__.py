@@ -3,7 +3,7 @@
     import mrdc
     plan = mrdc.plan("photos", "20/class")               # which quality, how many images
     packed = mrdc.pack("photos", "200MB", "old.mrdc")    # one memory file
-    memory = mrdc.ReplayMemory.load("old.mrdc")          # a torch Dataset
+    memory = mrdc.ReplayMemory.load("old.mrdc")          # a data set for any DataLoader
     stream = mrdc.open_stream("photos", phases=5)
     result = mrdc.run_phases(mrdc.LUCIR(), stream)       # learn it phase by phase
 
