@@ -11,6 +11,7 @@ from mrdc.memory.file import MemoryFile
 
 if TYPE_CHECKING:
     from mrdc.memory.audit import Audit
+    from mrdc.memory.edit import Edited
     from mrdc.planning.pack import Packed
     from mrdc.planning.plan import Plan
 
@@ -105,6 +106,21 @@ def packed(console: Console, result: "Packed") -> None:
         remarks(console, about["skipped"], about["ignored"])
 
 
+def edited(console: Console, result: "Edited") -> None:
+    about = result.to_json()
+    console.print(
+        f"Wrote {clean(about['path'])}: {count(about['items'], 'image')} (before: "
+        f"{about['items_before']:,}) of {count(about['classes'], 'class')}; "
+        f"{size(about['payload_bytes'])} of images, {size(about['file_bytes'])} of file"
+    )
+    if about.get("removed"):
+        console.print(f"Removed {clean(', '.join(about['removed']))}")
+    if "offered" in about:
+        console.print(f"{count(about['offered'], 'image')} offered")
+    console.print(budget_line(about["budget"], about["items"]))
+    remarks(console, about.get("skipped", []), about.get("ignored", []))
+
+
 def about(file: MemoryFile) -> dict[str, Any]:
     """The result of `info`."""
     meta = file.meta
@@ -116,7 +132,7 @@ def about(file: MemoryFile) -> dict[str, Any]:
         "box_classes": list(file.box_classes),
         "codec": meta["codec"],
         "quality": meta["quality"],
-        "encoder": meta["encoder"],
+        "encodings": meta["encodings"],
         "accounting": meta["accounting"],
         "whole_file": meta["whole_file"],
         "payload_bytes": file.image_bytes,
@@ -130,7 +146,6 @@ def about(file: MemoryFile) -> dict[str, Any]:
 
 def info(console: Console, found: dict[str, Any]) -> None:
     counts = [entry["items"] for entry in found["classes"]]
-    setting = "" if found["quality"] is None else f" {found['quality']}"
     console.print(f"[bold]{clean(found['path'])}[/bold]")
     rows = table("<", "<")
     rows.show_header = False
@@ -142,7 +157,9 @@ def info(console: Console, found: dict[str, Any]) -> None:
     if classes:
         shown = clean(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
         rows.add_row("boxes", f"{found['boxes']:,} of {count(len(classes), 'class')} ({shown})")
-    rows.add_row("codec", f"{found['codec']}{setting} by {found['encoder']}")
+    for entry in found["encodings"]:
+        quality = "" if entry["quality"] is None else f" {entry['quality']}"
+        rows.add_row("codec", f"{entry['codec']}{quality} by {clean(entry['encoder'])}")
     rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
     rows.add_row("image bytes", f"{found['payload_bytes']:,}")
     bound = " (what the budget bounds)" if found["whole_file"] else ""

@@ -12,9 +12,7 @@ device of the features.
 
 from itertools import product
 
-import torch
-from torch import Tensor
-
+from mrdc._utils.extras import Tensor, torch
 from mrdc.planning.settings import BANDWIDTH
 
 BLOCK = 1024  # rows that are compared at a time

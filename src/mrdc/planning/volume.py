@@ -10,10 +10,9 @@ from statistics import fmean
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mrdc._utils.errors import UsageError, VolumeError
+from mrdc._utils.extras import Tensor, torch
 
 Volume = Literal["gram", "ridge"]
 
