@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrdc.distributed.group import world
 from mrdc.nn.embed import exact
 from mrdc.nn.net import Net, Output
 
@@ -18,7 +19,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy in percent: over all classes, by task, and of the plain head.
 
-    Views are images and labels on the device of the network; tasks are the classes of each.
+    Views are images and labels on the device of the network, of all processes together; tasks
+    are the classes of each.
     """
     device, classes = model.mean.device, model.classes
     right = {name: torch.zeros(classes, device=device) for name in ("method", "head")}
@@ -35,6 +37,9 @@ def evaluate(
                 if name == "method":
                     both = task[labels] * len(tasks) + task[answers]
                     pairs += torch.bincount(both, minlength=len(pairs))
+
+    count, pairs = world().sum(count), world().sum(pairs)
+    right = {name: world().sum(hits) for name, hits in right.items()}
 
     def percent(hits: Tensor, labels: range) -> float:
         part = slice(labels.start, labels.stop)
