@@ -11,6 +11,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     PContext,
+    ProcessFailure,
     SignalException,
     start_processes,
 )
@@ -33,10 +34,9 @@ def launch(count: int, command: Sequence[str]) -> int:
         RanksError: a process ended without saying why.
         KeyboardInterrupt: this process was interrupted.
     """
-    logging.disable(logging.ERROR)  # torch's own lines about processes that fail
     store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
     store.add(f"{LOST} 0", 1)  # claimed by this process
-    with open_input():
+    with open_input(), silent_torch():
         processes = start_processes(
             "mrdc",
             sys.executable,
@@ -52,6 +52,17 @@ def launch(count: int, command: Sequence[str]) -> int:
     if code and store.add(f"{FAILED} 0", 1) == 1:
         raise RanksError(why)
     return code
+
+
+@contextmanager
+def silent_torch() -> Iterator[None]:
+    """Without torch's own lines about processes that fail."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager
@@ -89,9 +100,14 @@ def _wait(processes: PContext) -> tuple[int, str]:
     assert result is not None
     if not result.failures:
         return 0, ""
-    ended = result.failures.values()
-    first = min(ended, key=lambda one: (one.timestamp, one.exitcode > 0))  # killed, then others
+    first = min(result.failures.values(), key=_order)
     code, why = first.exitcode, f"ended with exit code {first.exitcode}"
     if code < 0:
         code, why = 2, f"was killed by {signal.Signals(-code).name}"
     return code, f"process {first.local_rank} {why}: run the same command to resume"
+
+
+def _order(failure: ProcessFailure) -> tuple[int, int]:
+    """Earliest first; within a second killed ones, those that failed, those that we ended."""
+    code = failure.exitcode
+    return failure.timestamp, 2 if code == -signal.SIGTERM else int(code > 0)
