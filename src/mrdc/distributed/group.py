@@ -180,9 +180,7 @@ class Ranks(Group):
         gradients = [p.grad for p in parameters if p.grad is not None]
         count = torch.full((1,), rows, dtype=gradients[0].dtype, device=gradients[0].device)
         flat = torch.cat([*(gradient.flatten() for gradient in gradients), count])
-        with lost():
-            dist.all_reduce(flat)
-        flat /= flat[-1].clone()
+        _reduced(flat).div_(flat[-1].clone())
         parts = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view(gradient.shape))
@@ -224,15 +222,19 @@ def lost() -> Iterator[None]:
         ) from None
 
 
+def _reduced(tensor: Tensor) -> Tensor:
+    """Sum a tensor over all ranks, in place."""
+    with lost():
+        dist.all_reduce(tensor)
+    return tensor
+
+
 class _Sum(torch.autograd.Function):
     """Sum over ranks; each rank's loss depends on every rank's summand."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
-        total = value.clone(memory_format=torch.contiguous_format)
-        with lost():
-            dist.all_reduce(total)
-        return total
+        return _reduced(value.clone(memory_format=torch.contiguous_format))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -247,7 +249,7 @@ class _Gather(torch.autograd.Function):
         ctx.own = slice(bounds[rank], bounds[rank + 1])
         everything = rows.new_zeros(bounds[-1], *rows.shape[1:])
         everything[ctx.own] = rows
-        return _Sum.forward(ctx, everything)
+        return _reduced(everything)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mrdc import __version__
-from mrdc._utils.errors import TrainingError
+from mrdc._utils.errors import DataError, TrainingError
 from mrdc._utils.ranks import ranks
 from mrdc.distributed.group import world
 from mrdc.experiments.check import Checked, Listener, check
@@ -66,7 +66,10 @@ def run(
             experiment = open_experiment(settings, name, checked)
     else:
         checked = kept.checked
-    decisive = {**decisive_settings(experiment.settings), "stream": experiment.fingerprint()}
+    stream = experiment.fingerprint()
+    if len(set(world().join([stream]))) > 1:
+        raise DataError(f"{settings.data}: not the same images on every machine")
+    decisive = {**decisive_settings(experiment.settings), "stream": stream}
     if kept is not None and done is not None:
         refuse_changes(path, kept.settings, decisive)
         return done

@@ -26,9 +26,9 @@ from mrdc.nn.checkpoint import BUILT_IN, HEADS, WIDTHS, Architecture, Checkpoint
 from mrdc.nn.embed import Embedder, embed_together, network_embedder, pick_device
 from mrdc.nn.net import Maps, Net, compiled
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.evaluate import evaluate
+from mrdc.training.evaluate import Views, evaluate
 from mrdc.training.exemplars import Exemplars
-from mrdc.training.feed import Views, open_feed
+from mrdc.training.feed import open_feed
 from mrdc.training.fit import Epoch, Stop, fit
 from mrdc.training.phases import Learner, Phases, Session
 from mrdc.training.results import RunResult

@@ -21,7 +21,7 @@ from mrdc._utils.threads import ordered, workers
 from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_crops
 from mrdc.data.crops import centre_crop, resize, train_crop
 from mrdc.data.examples import Companions, Examples, Places
-from mrdc.data.loader import Images, batches, grouped
+from mrdc.data.loader import Images, grouped
 from mrdc.distributed.group import world
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
@@ -129,7 +129,7 @@ class Decoded:
 
 
 class GpuFeed:
-    """Images decoded once to uint8 on the GPU, and cropped there in batches.
+    """Images decoded once, by all processes together, to uint8 on the GPU, and cropped there.
 
     They lie in the corner of a canvas (height, 3, width) as large as the largest.
     """
@@ -145,28 +145,40 @@ class GpuFeed:
     ):
         self.size, self.compiled, self.companions = size, compiled, companions
         self.labels = torch.tensor(examples.labels, device=device)
-        self.sides = np.empty((len(examples), 2), np.int64)
-        self.images = torch.empty(len(examples), 0, 3, 0, dtype=torch.uint8, device=device)
+        own = examples.pick(range(*world().span(len(examples))))
+        self.sides = np.empty((len(own), 2), np.int64)
+        self.images = torch.empty(len(own), 0, 3, 0, dtype=torch.uint8, device=device)
         chunk: list[Tensor] = []
-        for index, image in enumerate(_decoded(examples, threads, size)):
+        for index, image in enumerate(_decoded(own, threads, size)):
             self.sides[index] = image.shape[1:]
             chunk.append(image)
-            if len(chunk) == 512 or index + 1 == len(examples):
+            if len(chunk) == 512 or index + 1 == len(own):
                 self._upload(chunk, index + 1 - len(chunk))
                 chunk = []
+        self._exchange(world().bounds(len(examples)))
 
     def _upload(self, chunk: list[Tensor], start: int) -> None:
-        height, width = (max(image.shape[side] for image in chunk) for side in (1, 2))
-        have_height, _, have_width = self.images.shape[1:]
-        if height > have_height or width > have_width:
-            more = (0, max(width - have_width, 0), 0, 0, 0, max(height - have_height, 0))
-            self.images = F.pad(self.images, more)
+        self._enlarge(*(max(image.shape[side] for image in chunk) for side in (1, 2)))
         _, canvas_height, _, canvas_width = self.images.shape
         canvas = np.zeros((len(chunk), canvas_height, canvas_width, 3), np.uint8)
         for place, image in zip(canvas, chunk, strict=True):
             place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0).numpy()
         there = torch.from_numpy(canvas).to(self.images.device)
         self.images[start : start + len(chunk)] = there.permute(0, 1, 3, 2)
+
+    def _enlarge(self, height: int, width: int) -> None:
+        """Make the canvas at least this large."""
+        have_height, _, have_width = self.images.shape[1:]
+        if height > have_height or width > have_width:
+            more = (0, max(width - have_width, 0), 0, 0, 0, max(height - have_height, 0))
+            self.images = F.pad(self.images, more)
+
+    def _exchange(self, bounds: list[int]) -> None:
+        """Get the images that other processes have decoded."""
+        heights, _, widths = zip(*world().join([self.images.shape[1:]]), strict=True)
+        self._enlarge(max(heights), max(widths))
+        self.images = world().gather(self.images, bounds)
+        self.sides = world().gather(torch.from_numpy(self.sides), bounds).numpy()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -281,28 +293,3 @@ def _decoded(examples: Examples, threads: int | None, size: int) -> Iterator[Ten
     with workers(threads) as pool:
         for _, image in ordered(pool, lambda index: images[index][0], range(len(examples))):
             yield image
-
-
-class Views:
-    """Evaluation views of this process's part of examples, made once and kept if there is room."""
-
-    def __init__(self, size: int, device: torch.device, resident: Resident, threads: int | None):
-        self.size, self.device, self.resident, self.threads = size, device, resident, threads
-        self._parts: list[list[tuple[Tensor, Tensor]] | Examples] = []
-
-    def add(self, examples: Examples) -> None:
-        examples = examples.pick(world().part(range(len(examples))))
-        room = SHARE * free_memory(self.device)
-        large = self.resident == "stream" or 3 * self.size**2 * len(examples) > room
-        self._parts.append(examples if large else list(self._make(examples)))
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Uint8 batches and labels, on the device."""
-        for part in self._parts:
-            yield from self._make(part) if isinstance(part, Examples) else part
-
-    def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in batches(
-            examples, examples.labels, 128, self.size, False, seed=0, epoch=0, threads=self.threads
-        ):
-            yield images.to(self.device), labels.to(self.device)
