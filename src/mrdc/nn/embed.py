@@ -152,7 +152,8 @@ def network_embedder(
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with this name; "auto" is a GPU if there is one."""
+    """The device with this name; "auto" is a GPU if there is one, each process having its own."""
+    world()  # sets the GPU of this process
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device found; use --device cpu")
     if name == "auto":
