@@ -219,7 +219,7 @@ def lost() -> Iterator[None]:
             raise
         raise RanksError(
             "another process of this run has ended: run the same command to resume"
-        ) from None
+        ) from error
 
 
 def _reduced(tensor: Tensor) -> Tensor:
