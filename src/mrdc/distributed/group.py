@@ -153,17 +153,18 @@ class Ranks(Group):
     def share(
         self, make: Callable[[], T], save: Callable[[T, Path], None], load: Callable[[Path], T]
     ) -> T:
-        with tempfile.TemporaryDirectory(prefix="mrdc-") as folder:
-            file, made = Path(folder) / "shared", list[T]()
+        made = list[T]()
 
-            def written() -> bytes:
-                made.append(make())
+        def written() -> bytes:
+            made.append(make())
+            with temporary_file() as file:
                 save(made[0], file)
                 return file.read_bytes()
 
-            content = self.lead(written)
-            if made:
-                return made[0]
+        content = self.lead(written)
+        if made:
+            return made[0]
+        with temporary_file() as file:
             file.write_bytes(content)
             return load(file)  # it stays mapped after the file is removed
 
@@ -206,6 +207,13 @@ def backend() -> str:
     """NCCL between GPUs; gloo on CPUs, and where processes share a GPU, which NCCL refuses."""
     own_gpu = torch.cuda.is_available() and local_ranks() <= torch.cuda.device_count()
     return "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
+
+
+@contextmanager
+def temporary_file() -> Iterator[Path]:
+    """A path for a file that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="mrdc-") as folder:
+        yield Path(folder) / "shared"
 
 
 @contextmanager

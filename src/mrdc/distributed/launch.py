@@ -4,8 +4,9 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import (
@@ -36,18 +37,21 @@ def launch(count: int, command: Sequence[str]) -> int:
     """
     store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
     store.add(f"{LOST} 0", 1)  # claimed by this process
-    with open_input(), silent_torch():
-        processes = start_processes(
-            "mrdc",
-            sys.executable,
-            args=dict.fromkeys(range(count), tuple(command)),
-            envs={rank: environment(rank, count, store.port) for rank in range(count)},
-            logs_specs=DefaultLogsSpecs(),
-        )
+    with open_input(), silent_torch(), tempfile.TemporaryDirectory() as folder:
+        processes: PContext | None = None
         try:
+            processes = start_processes(
+                "mrdc",
+                sys.executable,
+                args=dict.fromkeys(range(count), tuple(command)),
+                envs={rank: environment(rank, count, store.port) for rank in range(count)},
+                logs_specs=DefaultLogsSpecs(folder),
+            )
             code, why = _wait(processes)
         except SignalException as interruption:
-            processes.close(interruption.sigval)
+            with suppress(SignalException):  # again: then they end with their input
+                if processes is not None:
+                    processes.close(interruption.sigval)
             raise KeyboardInterrupt from None
     if code and store.add(f"{FAILED} 0", 1) == 1:
         raise RanksError(why)
