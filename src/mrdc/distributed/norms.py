@@ -18,20 +18,23 @@ class SyncNorm(nn.SyncBatchNorm, nn.BatchNorm2d):
         if x.is_cuda or not self.training:
             return super().forward(x)
         sides, shape = [0, *range(2, x.ndim)], [1, -1, *(1 for _ in x.shape[2:])]
-        total = world().sum(torch.cat([x.sum(sides), x.new_tensor([x.numel() / x.shape[1]])]))
-        mean, count = total[:-1] / total[-1], total[-1]
-        away = x - mean.view(shape)
-        spread = world().sum(away.square().sum(sides)) / count
+        wide = x.double()  # so that variances can be differences of sums
+        own = [wide.sum(sides), wide.square().sum(sides), wide.new_tensor([x[:, 0].numel()])]
+        total, squares, count = torch.split(world().sum(torch.cat(own)), [*map(len, own)])
+        mean = total / count
+        spread = squares / count - mean.square()
         self._track(mean.detach(), (spread * count / (count - 1)).detach())
         scale = (spread + self.eps).rsqrt() * self.weight
-        return away * scale.view(shape) + self.bias.view(shape)
+        moved = self.bias - mean * scale
+        out: Tensor = wide * scale.view(shape) + moved.view(shape)
+        return out.to(x.dtype)
 
     def _track(self, mean: Tensor, spread: Tensor) -> None:
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None and self.momentum is not None
         self.num_batches_tracked.add_(1)
-        self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(spread, self.momentum)
+        self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+        self.running_var.lerp_(spread.to(self.running_var), self.momentum)
 
 
 def synchronised(model: M) -> M:
