@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mrdc._utils.errors import MissingError as MissingError
     from mrdc._utils.errors import MrdcError as MrdcError
     from mrdc._utils.errors import OutputError as OutputError
+    from mrdc._utils.errors import RanksError as RanksError
     from mrdc._utils.errors import SweepError as SweepError
     from mrdc._utils.errors import TrainingError as TrainingError
     from mrdc._utils.errors import UsageError as UsageError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from mrdc.detection.learner import run_scenes as run_scenes
     from mrdc.detection.settings import SceneSettings as SceneSettings
     from mrdc.detection.stream import make_scenes as make_scenes
+    from mrdc.distributed.group import world as world
     from mrdc.experiments.folder import RunFolder as RunFolder
     from mrdc.memory.budget import Budget as Budget
     from mrdc.memory.budget import parse_budget as parse_budget
@@ -76,7 +78,7 @@ if TYPE_CHECKING:
 _HOME = {
     "mrdc._utils.errors": (
         "BudgetError CheckpointError DataError ImageError MemoryFileError MissingError MrdcError "
-        "OutputError SweepError TrainingError UsageError VolumeError"
+        "OutputError RanksError SweepError TrainingError UsageError VolumeError"
     ),
     "mrdc.codec": "CODECS Codec",
     "mrdc.data": "DATASETS",
@@ -88,6 +90,7 @@ _HOME = {
     "mrdc.detection.learner": "run_scenes",
     "mrdc.detection.settings": "SceneSettings",
     "mrdc.detection.stream": "make_scenes",
+    "mrdc.distributed.group": "world",
     "mrdc.experiments.folder": "RunFolder",
     "mrdc.memory.budget": "Budget parse_budget",
     "mrdc.memory.replay": "ReplayMemory",

@@ -12,6 +12,7 @@ from mrdc.data.crops import centre_crop, resize, tensor
 from mrdc.data.examples import Examples, from_images
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
+from mrdc.training.evaluate import Views
 from mrdc.training.feed import (
     Decoded,
     Feed,
@@ -19,7 +20,6 @@ from mrdc.training.feed import (
     HostFeed,
     Resident,
     Streamed,
-    Views,
     free_memory,
     in_batches,
     open_feed,
@@ -170,7 +170,7 @@ def test_views_are_made_once_if_there_is_room(
         seen.append(jpeg(0))
         return seen[-1]
 
-    monkeypatch.setattr("mrdc.training.feed.free_memory", lambda device: room)
+    monkeypatch.setattr("mrdc.training.evaluate.free_memory", lambda device: room)
     views = Views(8, CPU, "auto", threads=1)
     views.add(Examples((Photo("a", load),), (0,)))
     assert len([list(views) for _ in range(2)]) == 2

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mrdc.methods.lesson import Loss
 from mrdc.nn.modes import modes
-from mrdc.training.fit import Epoch, Step, Stop, fit, jitter, learning_rate
+from mrdc.training.fit import Epoch, Step, Stop, brightness, fit, jitter, learning_rate
 from mrdc.training.settings import TrainSettings
 from tests.helpers import changed, state_of
 
@@ -249,12 +249,13 @@ def test_loss_sees_everything_that_a_feed_brings(bf16: bool) -> None:
 def test_brightness_is_one_factor_per_image(strength: float, seed: int) -> None:
     """Between 1 - strength and 1 + strength, the same for all its pixels and channels."""
     images = torch.arange(8 * 3 * 4).reshape(8, 3, 2, 2).float() + 1
-    factors = jitter(images, strength, np.random.default_rng(seed)) / images
+    training = replace(PLAIN, brightness=strength, batch_size=400)
+    factors = jitter(images, next(brightness(training, 8, seed, 0))) / images
     assert (factors.amax((1, 2, 3)) - factors.amin((1, 2, 3))).max() < 1e-5
     assert 1 - strength - 1e-5 < factors.min() < factors.max() < 1 + strength + 1e-5
     assert len(set(factors[:, 0, 0, 0].tolist())) == 8
     white = torch.full((400, 3, 1, 1), 200, dtype=torch.uint8)  # bytes become floats up to 255
-    out = jitter(white, strength, np.random.default_rng(seed))
+    out = jitter(white, next(brightness(training, 400, seed, 0)))
     assert out.dtype == torch.float32 and out.max() <= 255
     assert out.min() < 200 * (1 - 0.9 * strength)  # the range is used
     assert out.max() > min(255, 200 * (1 + 0.9 * strength)) - 1e-3

@@ -9,6 +9,7 @@
     |- MemoryFileError  a file is damaged or not a memory file
     |- CheckpointError  a checkpoint is missing, damaged or something else
     |- TrainingError    training diverged or ran out of memory
+    |- RanksError       another process of a run has ended
     |- OutputError      something could not be written
     |- MissingError     a package of an extra is not installed
     `- SweepError       some runs of a sweep failed
@@ -51,6 +52,10 @@ class CheckpointError(MrdcError, ValueError):
 
 class TrainingError(MrdcError, RuntimeError):
     """Training diverged or ran out of memory; it needs other settings."""
+
+
+class RanksError(MrdcError, RuntimeError):
+    """Another process of a run has ended, so that this one has to."""
 
 
 class OutputError(MrdcError, OSError):

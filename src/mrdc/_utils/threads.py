@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from mrdc._utils.ranks import local_ranks
+
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -13,8 +15,9 @@ MOST = 8  # threads by default: more would wait for the interpreter
 
 
 def workers(threads: int | None) -> ThreadPoolExecutor:
-    """A pool of this many threads; by default one per core, up to eight."""
-    return ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MOST))
+    """A pool of this many threads; by default this process's share of the cores, up to eight."""
+    cores = max(1, (os.cpu_count() or 1) // local_ranks())
+    return ThreadPoolExecutor(threads or min(cores, MOST))
 
 
 def ordered(

@@ -15,6 +15,9 @@ from mrdc.planning.settings import PackSettings, PlanSettings
 from mrdc.training.settings import RunSettings
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
+Processes = Annotated[
+    int, tyro.conf.arg(help="Processes that train together, one per GPU; see docs/scale.md.")
+]
 Page = Annotated[
     Path | None,
     tyro.conf.arg(help="Also write a page (.html): the trade-off, the choice, and sample images."),
@@ -138,6 +141,7 @@ class RunCommand(RunSettings):
     as cub-5-lucir-mrdc (`mrdc list` has all), or a TOML file with recipe = "..." and settings.
     """
 
+    nproc: Processes = 1
     json: Json = False
 
 
@@ -145,6 +149,7 @@ class RunCommand(RunSettings):
 class DetectCommand(DetectSettings):
     """Learn a detector phase by phase; run the same command to resume."""
 
+    nproc: Processes = 1
     json: Json = False
 
 

@@ -11,8 +11,9 @@ import tyro
 from rich.console import Console
 
 from mrdc import __version__
-from mrdc._utils.errors import ImageError, MrdcError, UsageError
+from mrdc._utils.errors import ImageError, MrdcError, RanksError, UsageError
 from mrdc._utils.extras import missing
+from mrdc._utils.ranks import FAILED, LOST, ranks
 from mrdc._utils.registry import import_plugins
 from mrdc._utils.text import printable
 from mrdc.cli import verbs
@@ -47,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         return code
     except ImageError as error:
         return _fail(f"{error} (--skip-bad leaves such files out)", 2)
+    except RanksError as error:
+        return _fail(str(error), 2, LOST)
     except MrdcError as error:
         return _fail(str(error), 2)
     except ModuleNotFoundError as error:
@@ -57,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         resumes = arguments[:1] in (["run"], ["sweep"], ["study"])
         kept = "run the same command to resume" if resumes else "nothing was written"
-        return _fail(f"interrupted: {kept}", 130)
+        return _fail(f"interrupted: {kept}", 130, LOST)
     except BrokenPipeError:  # the reader of our output has gone
         _silence()
         return 0
@@ -73,6 +76,8 @@ def _run(arguments: list[str]) -> int:
         return 0
     import_plugins(plugins(arguments))
     verb, rest = arguments[:1], arguments[1:]
+    if ranks() > 1 and verb != ["run"]:
+        raise UsageError("torchrun is for `mrdc run`, which trains with several processes")
     try:
         if verb in (["run"], ["sweep"]) and rest[:1] not in (["-h"], ["--help"]):
             name = rest[0] if rest else ""
@@ -114,7 +119,16 @@ def _silence() -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def _fail(message: str, code: int) -> int:
-    """Print one line on standard error."""
-    print(f"mrdc: {printable(message)}", file=sys.stderr)
+def _fail(message: str, code: int, report: str = FAILED) -> int:
+    """Print one line on standard error; of several processes, the first to fail does."""
+    if ranks() == 1 or _first_to(report):
+        print(f"mrdc: {printable(message)}", file=sys.stderr)
     return code
+
+
+def _first_to(report: str) -> bool:
+    from mrdc.distributed.group import world
+
+    with suppress(RanksError):
+        return world().first_to(report)
+    return False

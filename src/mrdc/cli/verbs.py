@@ -5,7 +5,9 @@ What needs torch is imported when it is needed: wrong usage is answered at once,
 """
 
 import json
+import os
 from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import tyro
 from rich.console import Console
 
 from mrdc._utils.errors import SweepError, UsageError
+from mrdc._utils.ranks import rank, ranks
 from mrdc._utils.registry import lookup
 from mrdc._utils.text import count
 from mrdc.cli import commands, lists, memories, runs
@@ -195,16 +198,42 @@ VERBS: dict[str, Callable[[Any, Console], int]] = {
 
 def run(name: str, flags: list[str], console: Console) -> int:
     command = parse_experiment("run", name, flags)
+    assert isinstance(command, commands.RunCommand | commands.DetectCommand)
+    if command.nproc != 1 and ranks() == 1:
+        return launched(command, ["run", name, *flags])
+    if command.nproc not in (1, ranks()):
+        raise UsageError(f"--nproc {command.nproc}: torchrun has started {ranks()} processes")
     label, _, preset = named(name)
     if not command.data.startswith(preset.prefix):
         command = replace(command, data=preset.prefix + command.data)
     settings = as_settings(command)
     paper = preset.paper if as_published(settings, preset.settings) else None
-    with RunProgress(command.json) as progress:
+    with RunProgress(command.json or rank() > 0) as progress:
+        from mrdc.distributed.group import world
         from mrdc.experiments.run import run as run_experiment
 
+        world()
         result = run_experiment(settings, name=label, paper=paper, listener=progress)
+        world().leave()
+    if rank() > 0:
+        return 0
     return answer(command.json, result.to_json(), lambda: runs.run(console, result))
+
+
+def launched(command: commands.RunCommand | commands.DetectCommand, arguments: list[str]) -> int:
+    """Run the same command in several processes."""
+    if command.nproc < 1:
+        raise UsageError(f"--nproc must be 1 or more, got {command.nproc}")
+    from mrdc.distributed.launch import launch
+    from mrdc.nn.embed import pick_device
+
+    if pick_device(command.device).type == "cuda":
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if command.nproc > gpus:
+            raise UsageError(f"--nproc {command.nproc}: there are {gpus} GPUs, for one each")
+    return launch(command.nproc, ["-m", "mrdc.cli.worker", *arguments])
 
 
 def sweep(name: str, flags: list[str], console: Console) -> int:
@@ -238,13 +267,17 @@ def parse_experiment(verb: str, name: str, flags: list[str]) -> commands.Experim
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     if not values["data"] and verb == "run":  # a sweep may have it as an axis
         values["data"] = tyro.MISSING
-    return tyro.cli(
-        kind,
-        args=flags,
-        prog=f"mrdc {verb} {name}",
-        default=kind(**values),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    with open(os.devnull, "w") as nowhere, ExitStack() as quiet:
+        if rank() > 0:  # rank 0 prints help, and what is wrong
+            quiet.enter_context(redirect_stdout(nowhere))
+            quiet.enter_context(redirect_stderr(nowhere))
+        return tyro.cli(
+            kind,
+            args=flags,
+            prog=f"mrdc {verb} {name}",
+            default=kind(**values),
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
 
 
 def as_settings(command: commands.Experiment) -> AnySettings:

@@ -52,7 +52,7 @@ class Companions:
     and to numbers that are passed to the loss with them. `cropped` companions are cropped at
     random like the batch (an image looks the same throughout an epoch), others as in evaluation.
     `match` is called before every epoch with its training views, batch by batch, in the order of
-    the examples.
+    the examples. With several processes, both see this one's part: of the batch, and of the views.
     """
 
     choose: Callable[[Places, np.random.Generator], tuple[Places, Places]]

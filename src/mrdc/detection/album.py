@@ -8,6 +8,7 @@ from torch import Tensor
 from mrdc._utils.threads import ordered, workers
 from mrdc.data.crops import tensor
 from mrdc.data.photo import Photo
+from mrdc.distributed.group import world
 from mrdc.training.feed import SHARE, free_memory
 
 ALBUMS = 3  # per phase: labelled, unlabelled and test images
@@ -33,8 +34,9 @@ class Album:
                 yield [self._keep(*next(made)) for _ in group]
 
     def batches(self, size: int) -> Iterator[list[Tensor]]:
-        """All images in order."""
-        return self.groups([range(len(self))[i : i + size] for i in range(0, len(self), size)])
+        """All images in order; with several processes, this one's part of them."""
+        own = world().part(range(len(self)))
+        return self.groups([own[i : i + size] for i in range(0, len(own), size)])
 
     def _load(self, place: int) -> Tensor:
         if place in self._kept:

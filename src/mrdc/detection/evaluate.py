@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torchvision.models.detection import FasterRCNN
 from mrdc._utils.errors import UsageError
 from mrdc.data.scenes import Boxes, Scenes
 from mrdc.detection.album import Album
+from mrdc.distributed.group import world
 
 NEEDS = "detection needs pycocotools: pip install '.[detection]' in a checkout of mrdc"
 
@@ -31,16 +32,17 @@ class Found:
         return self.boxes[self.scores > threshold]
 
 
-def detect(model: FasterRCNN, album: Album, batch_size: int) -> Iterator[Found]:
+def detect(model: FasterRCNN, album: Album, batch_size: int) -> list[Found]:
     """Detections in every image, in its own pixels; the mode of the model is restored."""
-    before = model.training
+    before, found = model.training, list[Found]()
     model.eval()
     try:
         for images in album.batches(batch_size):
             with torch.no_grad():
-                yield from map(as_found, model(images))
+                found += map(as_found, model(images))
     finally:
         model.train(before)
+    return world().join(found)
 
 
 def as_found(answer: dict[str, Tensor]) -> Found:

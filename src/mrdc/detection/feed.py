@@ -13,6 +13,7 @@ from mrdc.data.scenes import Boxes
 from mrdc.detection.album import Album
 from mrdc.detection.methods import Shot
 from mrdc.detection.settings import SceneSettings
+from mrdc.distributed.group import world
 
 CHUNKS = 100  # parts of a phase, after each of which it can be resumed
 
@@ -21,7 +22,8 @@ CHUNKS = 100  # parts of a phase, after each of which it can be resumed
 class SceneFeed:
     """Batches of a phase, chunk by chunk; the labelled images of a step depend on its number only.
 
-    `pool` gives the unlabelled images to draw from, at the first step of a chunk.
+    `pool` gives the unlabelled images to draw from, at the first step of a chunk. With several
+    processes, this one gets its part of every batch.
     """
 
     labelled: Album
@@ -46,6 +48,7 @@ class SceneFeed:
         if pool:
             drawn = (sampled(len(pool), count, step, seed + 1) for step in steps)
             unknown = [[pool[place] for place in places] for places in drawn]
+        known, unknown = ([*map(world().part, of)] for of in (known, unknown))
         photos, scenes = self.unlabelled.groups(unknown), self.labelled.groups(known)
         for step, places, images, others, more in zip(
             steps, known, self._timed(scenes), unknown, self._timed(photos), strict=True

@@ -22,6 +22,7 @@ from mrdc.detection.feed import SceneFeed, chunks
 from mrdc.detection.methods import SCENE_METHODS, PseudoLabels, Supervised, Task, UnbiasedTeacher
 from mrdc.detection.settings import SceneSettings
 from mrdc.detection.stream import SceneStream
+from mrdc.distributed.group import world
 from mrdc.methods.options import with_options
 from mrdc.nn.checkpoint import Checkpoint
 from mrdc.nn.embed import Embedder, exact, pick_device
@@ -119,6 +120,7 @@ class SceneLearner(Learner):
         self.feed = self._feed(session.phase)
         task = Task(self.feed.unlabelled, train.steps, train.batch_size)
         self.method.start_phase(self.model, task)
+        world().agree(self.model.state_dict().values())
         return {"train_images": len(self.feed.labelled)}
 
     def _feed(self, phase: int) -> SceneFeed:
@@ -143,7 +145,7 @@ class SceneLearner(Learner):
         assert self.feed is not None
 
         def loss(shots: Any, _: Tensor, step: int, more: list[Tensor], places: list[int]) -> Tensor:
-            torch.manual_seed(self.seed(f"views {phase} {step}"))
+            torch.manual_seed(self.seed(f"views {phase} {step}") + world().rank)
             return self.method.loss(self.model, step, shots, places, more)
 
         def rate(chunk: int) -> float:
@@ -193,7 +195,7 @@ class SceneLearner(Learner):
     def _scores(self, model: FasterRCNN) -> dict[str, Any]:
         """AP on the test scenes."""
         found = detect(model, self.tests, self.settings.train.batch_size)
-        return average_precision(list(found), self.stream.test)
+        return average_precision(found, self.stream.test)
 
     def _report(self) -> dict[str, Any]:
         """About the method, its pseudo labels if the truth is known, and R_q."""

@@ -25,6 +25,7 @@ from mrdc.data.scenes import Boxes
 from mrdc.detection.album import Album
 from mrdc.detection.augment import strong, weak
 from mrdc.detection.evaluate import as_found, detect
+from mrdc.distributed.group import world
 
 Losses = dict[str, Tensor]
 CLASSES = ("loss_classifier", "loss_objectness")  # not boxes: a score says nothing about them
@@ -229,8 +230,9 @@ class UnbiasedTeacher(Supervised):
             Shot(strong(image), torch.from_numpy(boxes).to(image))
             for image, boxes in zip(seen, answers, strict=True)
         ]
-        labels = sum(len(shot.boxes) for shot in guessed)
-        self.counts = [self.counts[0] + labels, self.counts[1] + len(guessed)]
+        counts = torch.tensor([sum(len(shot.boxes) for shot in guessed), len(guessed)])
+        labels, images = world().sum(counts).tolist()
+        self.counts = [self.counts[0] + labels, self.counts[1] + images]
         self.silent = 0 if labels else self.silent + 1
         return loss + self.weight * total(losses(model, guessed), CLASSES)
 

@@ -11,6 +11,7 @@ from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.detection.evaluate import NEEDS
 from mrdc.detection.learner import make_scene_method
 from mrdc.detection.settings import DetectSettings
+from mrdc.distributed.group import world
 from mrdc.experiments.settings import AnySettings
 from mrdc.memory.budget import parse_budget
 from mrdc.methods.options import make_method
@@ -42,6 +43,7 @@ def check(settings: AnySettings) -> None:
     parse_budget(settings.memory.budget, original_bytes=1.0)
     fixed_quality(settings.memory)
     pick_device(settings.device)
+    check_ranks("--train.batch-size", settings.train.batch_size)
     if isinstance(settings, DetectSettings):
         check_scenes(settings)
     else:
@@ -89,6 +91,7 @@ def check_scenes(settings: DetectSettings) -> None:
         ("--train.unlabelled-batch", train.unlabelled_batch, 1),
         ("--train.warmup", train.warmup, 0),
     )
+    check_ranks("--train.unlabelled-batch", train.unlabelled_batch)
     if train.warmup > 1:
         raise UsageError(f"--train.warmup must be at most 1, got {train.warmup}")
     if parse_budget(settings.memory.budget, original_bytes=1.0).unit == "class":
@@ -110,6 +113,14 @@ def check_numbers(*least: tuple[str, float | None, float]) -> None:
         if value is not None and not bound <= value < math.inf:
             finite = " and finite" if value == math.inf else ""
             raise UsageError(f"{flag} must be {bound:g} or more{finite}, got {value}")
+
+
+def check_ranks(flag: str, images: int) -> None:
+    """Refuse a batch with fewer images than processes."""
+    if images < (ranks := world().size):
+        raise UsageError(
+            f"{flag} {images}: too few for {ranks} processes, which take at least one image each"
+        )
 
 
 class Checked(NamedTuple):

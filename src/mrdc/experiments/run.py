@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 
 from mrdc import __version__
-from mrdc._utils.errors import TrainingError
+from mrdc._utils.errors import DataError, TrainingError
+from mrdc._utils.ranks import ranks
+from mrdc.distributed.group import world
 from mrdc.experiments.check import Checked, Listener, check
 from mrdc.experiments.classes import ClassExperiment
 from mrdc.experiments.folder import (
@@ -30,6 +33,7 @@ from mrdc.experiments.picked import with_picked_quality
 from mrdc.experiments.scenes import SceneExperiment
 from mrdc.experiments.settings import AnySettings, data_name, decisive_settings, folder_name
 from mrdc.training.results import RunResult
+from mrdc.training.resume import Keeper
 from mrdc.training.settings import RunSettings
 
 Experiment = ClassExperiment | SceneExperiment
@@ -55,36 +59,43 @@ def run(
     name, settings = name or settings.method, with_picked_quality(settings)
     check(settings)
     path = settings.out or Path("runs") / folder_name(settings, name)
-    kept, done = read_kept(path), finished(path)
+    kept, done = world().lead(lambda: (read_kept(path), finished(path)))
     experiment = open_experiment(settings, name, kept.checked if kept else None)
     if kept is None:
-        checked = experiment.check(listener)
+        checked = world().lead(partial(experiment.check, listener))
         if checked.skipped:
             experiment = open_experiment(settings, name, checked)
     else:
         checked = kept.checked
-    decisive = {**decisive_settings(experiment.settings), "stream": experiment.fingerprint()}
+    stream = experiment.fingerprint()
+    if len(set(world().join([stream]))) > 1:
+        raise DataError(f"{settings.data}: not the same images on every machine")
+    decisive = {**decisive_settings(experiment.settings), "stream": stream}
     if kept is not None and done is not None:
         refuse_changes(path, kept.settings, decisive)
         return done
     about = {"name": name, **Kept.about(checked), **machine()}
     every, cache = settings.checkpoint_seconds, settings.cache
-    keeper = RunFolder(path, decisive, about, every=every, cache=cache, listener=listener)
+    keeper = Keeper()
+    if world().rank == 0:
+        keeper = RunFolder(path, decisive, about, every=every, cache=cache, listener=listener)
     try:
-        if settings.tensorboard:
+        if settings.tensorboard and isinstance(keeper, RunFolder):
             keeper.listener = tensorboard(path, listener)
         with memory_errors():
-            result = experiment.learn(keeper)
-        result = replace(
-            result,
-            name=name,
-            data=data_name(settings.data),
-            method=settings.method,
-            paper=paper or result.paper,
-            folder=str(path),
-            in_training=checked.in_training,
-            skipped=checked.skipped,
-            **{**machine(), "commit": commits(path / RESULTS)},
+            learned = experiment.learn(keeper)
+        result = world().lead(
+            lambda: replace(
+                learned,
+                name=name,
+                data=data_name(settings.data),
+                method=settings.method,
+                paper=paper or learned.paper,
+                folder=str(path),
+                in_training=checked.in_training,
+                skipped=checked.skipped,
+                **{**machine(), "commit": commits(path / RESULTS)},
+            )
         )
         keeper.write_line(result.to_json())
     finally:
@@ -138,6 +149,7 @@ def machine() -> dict[str, Any]:
         **{package.lower(): version(package) for package in ("numpy", "Pillow")},
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cores": len(os.sched_getaffinity(0)),
+        "ranks": ranks(),
     }
 
 

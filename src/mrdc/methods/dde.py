@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mrdc._utils.errors import UsageError
 from mrdc.data.examples import Companions, Places
+from mrdc.distributed.group import world
 from mrdc.methods.base import Wrapper
 from mrdc.methods.lesson import Lesson
 from mrdc.nn.net import Net, Output
@@ -119,7 +120,9 @@ class DDE(Wrapper):
         def match(views: Iterator[Tensor]) -> None:
             nonlocal near
             assert teacher is not None
-            near = nearest(old_features(teacher, views), candidates, self.neighbours)
+            shares = world().bounds(len(lesson.train))
+            features = world().gather(old_features(teacher, views), shares)
+            near = nearest(features, candidates, self.neighbours)
 
         def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
             if self.neighbour_norm == "train":  # batch norms count how often one is seen
@@ -139,7 +142,7 @@ class DDE(Wrapper):
         out = model(x)
         if self.momentum_ is not None:
             with torch.no_grad():
-                self.momentum_.mul_(0.9).add_(out.features.mean(0))
+                self.momentum_.mul_(0.9).add_(world().mean(out.features))
         if not more or not len(more[1]):
             labels = self.inner.classification(model, out, y)
         else:

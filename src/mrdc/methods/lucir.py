@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrdc.distributed.group import world
 from mrdc.methods.base import Method, Needs
 from mrdc.methods.lesson import Lesson
 from mrdc.methods.shared import balanced, grow_imprinted
@@ -23,13 +25,16 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float, riva
     """Rank images of old classes above the new classes, by a margin.
 
     For cosines (n, c): the mean over images of old classes and their `rivals`
-    highest new classes of max(0, margin - own + rival); 0 without such images.
+    highest new classes of max(0, margin - own + rival); 0 without such images. The mean is
+    over the whole batch, also if several processes share it.
     """
     is_old = labels < old
     own = scores.gather(1, labels[:, None])
     highest = scores[:, old:].topk(min(rivals, scores.shape[1] - old), dim=1).values
     short = (margin - own + highest).clamp(min=0) * is_old[:, None]
-    return short.sum() / (is_old.sum() * highest.shape[1]).clamp(min=1)
+    total, count = world().sum(torch.stack([short.sum(), is_old.sum().to(short)]))
+    mean: Tensor = total / (count * highest.shape[1]).clamp(min=1)
+    return mean
 
 
 @dataclass(kw_only=True)

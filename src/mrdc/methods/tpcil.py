@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.data.examples import Companions, Places
+from mrdc.distributed.group import world
 from mrdc.methods.base import Method, Needs
 from mrdc.methods.lesson import Lesson
 from mrdc.methods.shared import grow_imprinted
@@ -104,6 +105,7 @@ class TPCIL(Method):
     def __post_init__(self) -> None:
         self.picked: dict[int, list[int]] = {}  # images of vertices, by class
         self.before = torch.empty(0, 0)  # features of the old network, by vertex
+        self.compared = 0  # vertices of a step, of all processes
 
     @property
     def needs(self) -> Needs:
@@ -116,9 +118,10 @@ class TPCIL(Method):
             count = min(self.vertices, len(labels))
 
             def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
-                vertices = spread(labels, count, rng)
+                vertices = world().part(spread(labels, count, rng))
                 return first + vertices, vertices
 
+            self.compared = count
             lesson.companions = Companions(choose, count, cropped=False)
         grow_imprinted(lesson)
 
@@ -129,7 +132,9 @@ class TPCIL(Method):
         seen, vertices = more
         out = model(torch.cat([x, seen]))
         n = len(x)
-        kept = topology(out.features[n:], self.before[vertices])
+        shares = world().bounds(self.compared)
+        now, vertices = (world().gather(one, shares) for one in (out.features[n:], vertices))
+        kept = topology(now, self.before[vertices])
         return F.cross_entropy(out.logits[:n], y) + self.weight * kept
 
     def before_store(self, lesson: Lesson) -> None:

@@ -16,6 +16,7 @@ from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre, stack, tensor
 from mrdc.data.photo import Photo, digest, to_pixels
+from mrdc.distributed.group import world
 from mrdc.memory.fill import Skip
 from mrdc.nn.checkpoint import digest as state_digest
 from mrdc.nn.checkpoint import load_network
@@ -171,7 +172,8 @@ def network_embedder(
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with this name; "auto" is a GPU if there is one."""
+    """The device with this name; "auto" is a GPU if there is one, each process having its own."""
+    world()  # sets the GPU of this process
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device found; use --device cpu")
     if name == "auto":
@@ -185,6 +187,18 @@ def exact() -> AbstractContextManager[None]:
         enabled=True, benchmark=False, deterministic=True, allow_tf32=False
     )
     return flags
+
+
+def embed_together(
+    photos: Sequence[Photo], embedder: Embedder, threads: int | None = None
+) -> Tensor:
+    """Features (n, d) of the photos; each process of the run embeds its part, in whole batches."""
+    size = embedder.batch_size
+    ends = [min(len(photos), size * end) for end in world().bounds(-(-len(photos) // size))]
+    start, stop = ends[world().rank : world().rank + 2]
+    rows = embed(photos[start:stop], embedder, threads=threads)[0]
+    width = max(world().join([rows.shape[1]]))  # a process without photos does not know it
+    return world().gather(rows.reshape(len(rows), width), ends)
 
 
 def embed(

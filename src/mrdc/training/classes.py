@@ -17,16 +17,18 @@ from mrdc._utils.threads import ordered, workers
 from mrdc.data.examples import Companions, Examples, from_images
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
+from mrdc.distributed.group import world
+from mrdc.distributed.norms import synchronised
 from mrdc.methods.base import Method, names_first_phase
 from mrdc.methods.lesson import Lesson, Loss, Substitutes
 from mrdc.nn.branches import with_body
 from mrdc.nn.checkpoint import BUILT_IN, HEADS, WIDTHS, Architecture, Checkpoint, digest
-from mrdc.nn.embed import Embedder, embed, network_embedder, pick_device
+from mrdc.nn.embed import Embedder, embed_together, network_embedder, pick_device
 from mrdc.nn.net import Maps, Net, compiled
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.evaluate import evaluate
+from mrdc.training.evaluate import Views, evaluate
 from mrdc.training.exemplars import Exemplars
-from mrdc.training.feed import Views, open_feed
+from mrdc.training.feed import open_feed
 from mrdc.training.fit import Epoch, Stop, fit
 from mrdc.training.phases import Learner, Phases, Session
 from mrdc.training.results import RunResult
@@ -188,12 +190,12 @@ class ClassLearner(Learner):
     def build(self) -> Net:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed("init"))
-            net = self.architecture.build(self.network)
+            net = synchronised(self.architecture.build(self.network))
         return net.to(self.device).to(memory_format=torch.channels_last).eval()
 
     def features(self, examples: Examples) -> Tensor:
         with self.session.clock.part("select"):
-            return embed(examples.photos, self.embedder, threads=self.settings.threads)[0]
+            return embed_together(examples.photos, self.embedder, self.settings.threads)
 
     def preview(self, substitutes: Substitutes | None = None) -> Examples:
         assert self.exemplars is not None
@@ -287,6 +289,7 @@ class ClassLearner(Learner):
             torch.manual_seed(self.seed(f"rows {phase}"))
             self.method.start_phase(lesson)
         self.model = lesson.model
+        self._agree()
         return {"classes": lesson.new, "train_images": len(lesson.train)}
 
     def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
@@ -305,6 +308,12 @@ class ClassLearner(Learner):
             self.exemplars.store(session.phase, self.embedder, session.clock, substitutes)
             lesson.memory = self.exemplars.memory.examples()
         self.method.end_phase(lesson)
+        self._agree()
+
+    def _agree(self) -> None:
+        """Give every process the numbers of rank 0, so that they cannot drift apart."""
+        learned = [value for value in self.method.state().values() if isinstance(value, Tensor)]
+        world().agree([*self.model.state_dict().values(), *learned])
 
     def evaluate(self) -> dict[str, Any]:
         phase = self.session.phase
@@ -327,7 +336,8 @@ class ClassLearner(Learner):
         nets = [net for net in (self.model, lesson.teacher) if net is not None]
         size = lesson.training.batch_size
         together = size + (lesson.companions.count if lesson.companions else 0)
-        for net in nets if wanted and self.bf16 else []:
+        alone = world().size == 1  # synchronised batch norms do not compile
+        for net in nets if wanted and self.bf16 and alone else []:
             if net not in self.compiled:
                 self.compiled[net] = compiled(net)
             net.compiled = frozenset((size, together)), self.compiled[net]
@@ -351,7 +361,7 @@ class ClassLearner(Learner):
         )
 
     def restore(self, phase: int, checkpoint: Checkpoint) -> None:
-        net = checkpoint.network(self.network).to(self.device)
+        net = synchronised(checkpoint.network(self.network)).to(self.device)
         self.model = net.to(memory_format=torch.channels_last)
         self._load_method(checkpoint)
         for earlier in range(phase + 1):

@@ -1,13 +1,42 @@
-"""Accuracy on the test images of all classes seen."""
+"""Test images, and accuracy on those of all classes seen."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mrdc.data.examples import Examples
+from mrdc.data.loader import batches
+from mrdc.distributed.group import world
 from mrdc.nn.embed import exact
 from mrdc.nn.net import Net, Output
+from mrdc.training.feed import SHARE, Resident, free_memory
+
+
+class Views:
+    """Evaluation views of this process's part of examples, made once and kept if there is room."""
+
+    def __init__(self, size: int, device: torch.device, resident: Resident, threads: int | None):
+        self.size, self.device, self.resident, self.threads = size, device, resident, threads
+        self._parts: list[list[tuple[Tensor, Tensor]] | Examples] = []
+
+    def add(self, examples: Examples) -> None:
+        examples = examples.pick(world().part(range(len(examples))))
+        room = SHARE * free_memory(self.device)
+        large = self.resident == "stream" or 3 * self.size**2 * len(examples) > room
+        self._parts.append(examples if large else list(self._make(examples)))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Uint8 batches and labels, on the device."""
+        for part in self._parts:
+            yield from self._make(part) if isinstance(part, Examples) else part
+
+    def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in batches(
+            examples, examples.labels, 128, self.size, False, seed=0, epoch=0, threads=self.threads
+        ):
+            yield images.to(self.device), labels.to(self.device)
 
 
 def evaluate(
@@ -18,7 +47,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy in percent: over all classes, by task, and of the plain head.
 
-    Views are images and labels on the device of the network; tasks are the classes of each.
+    Views are images and labels on the device of the network, of all processes together; tasks
+    are the classes of each.
     """
     device, classes = model.mean.device, model.classes
     right = {name: torch.zeros(classes, device=device) for name in ("method", "head")}
@@ -35,6 +65,9 @@ def evaluate(
                 if name == "method":
                     both = task[labels] * len(tasks) + task[answers]
                     pairs += torch.bincount(both, minlength=len(pairs))
+
+    count, pairs = world().sum(count), world().sum(pairs)
+    right = {name: world().sum(hits) for name, hits in right.items()}
 
     def percent(hits: Tensor, labels: range) -> float:
         part = slice(labels.start, labels.stop)

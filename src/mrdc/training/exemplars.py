@@ -15,11 +15,12 @@ from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
+from mrdc.distributed.group import world
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
 from mrdc.methods.lesson import Substitutes
-from mrdc.nn.embed import Embedder, embed
+from mrdc.nn.embed import Embedder, embed, embed_together
 from mrdc.planning.choice import check_criterion
 from mrdc.planning.scan import rank
 from mrdc.planning.search import (
@@ -94,7 +95,7 @@ class Exemplars:
     ) -> None:
         """Search, choose a quality if it is not fixed, and add the classes of the phase."""
         fresh = self.searched != phase
-        self._fill(self.memory, phase, embedder, clock, substitutes, searching=fresh)
+        self.memory = self._filled(self.memory, phase, embedder, clock, substitutes, fresh)
         self.found = replace(self.found, memory=None)
 
     def preview(
@@ -103,8 +104,7 @@ class Exemplars:
         """A memory of the classes of the phase alone, as they would be stored now."""
         scratch = self._empty()
         scratch.budget = self._share(phase)
-        self._fill(scratch, phase, embedder, clock, substitutes, searching=not self.chosen)
-        return scratch
+        return self._filled(scratch, phase, embedder, clock, substitutes, not self.chosen)
 
     def _pool(self, phase: int, embedder: Embedder, clock: Clock) -> Pool:
         """The images of the phase, with their features under the current network."""
@@ -125,7 +125,7 @@ class Exemplars:
             return rank(self.select, rows, self.seed, originals)
 
         with clock.part("select"):
-            rows = features(images.all_photos)
+            rows = embed_together(images.all_photos, embedder, self.threads)
         self.features = list(torch.split(rows, [len(photos) for photos in images.photos]))
         return Pool(
             images,
@@ -158,11 +158,29 @@ class Exemplars:
         self.pair = CODECS.find(best.codec), best.quality
         self.chosen = self.settings.quality == "auto"
 
-    def _fill(
+    def _filled(
         self,
         memory: ReplayMemory,
         phase: int,
         embedder: Embedder,
+        clock: Clock,
+        substitutes: Substitutes | None,
+        searching: bool,
+    ) -> ReplayMemory:
+        """The memory with the classes of a phase, which rank 0 fills for all processes."""
+        pool = self._pool(phase, embedder, clock)
+
+        def fill() -> ReplayMemory:
+            self._fill(memory, phase, pool, clock, substitutes, searching)
+            return memory
+
+        return world().share(fill, ReplayMemory.save, ReplayMemory.load)
+
+    def _fill(
+        self,
+        memory: ReplayMemory,
+        phase: int,
+        pool: Pool,
         clock: Clock,
         substitutes: Substitutes | None,
         searching: bool,
@@ -171,7 +189,6 @@ class Exemplars:
 
         Only a search made just now has ranked these images with the same network.
         """
-        pool = self._pool(phase, embedder, clock)
         if searching:
             self._search(phase, pool, clock)
         made = self.found.memory

@@ -15,18 +15,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mrdc._utils.errors import TrainingError
+from mrdc._utils.ranks import local_ranks
 from mrdc._utils.threads import ordered, workers
 from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_crops
 from mrdc.data.crops import centre_crop, resize, train_crop
 from mrdc.data.examples import Companions, Examples, Places
-from mrdc.data.loader import Images, batches, grouped
+from mrdc.data.loader import Images, grouped
+from mrdc.distributed.group import world
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
 SHARE = 0.4  # of free memory that decoded images may take
 
 
 class Feed(Protocol):
-    """Training views of some examples."""
+    """Training views of some examples; with several processes, this one's part of each batch."""
 
     def __len__(self) -> int: ...
 
@@ -38,13 +41,24 @@ class Feed(Protocol):
 def in_batches(order: Places, batch_size: int) -> list[Places]:
     """Cut an order into batches of at least two images and a quarter of the batch size.
 
+    Each process gets at least one image of every batch.
+
     A shorter rest joins the batch before it: batch norms over a few images spoil an epoch, and
     over one they fail.
     """
     cuts = list(range(batch_size, len(order), batch_size))
-    if cuts and len(order) - cuts[-1] < max(2, batch_size / 4):
+    if cuts and len(order) - cuts[-1] < max(2, batch_size / 4, world().size):
         cuts.pop()
     return np.split(order, cuts)
+
+
+def own_parts(batches: list[Places]) -> list[Places]:
+    """This process's part of each batch."""
+    if (fewest := min(map(len, batches))) < (ranks := world().size):
+        raise TrainingError(
+            f"a batch has {fewest} images, too few for {ranks} processes: run with fewer processes"
+        )
+    return [world().part(batch) for batch in batches]
 
 
 def chosen(
@@ -74,7 +88,7 @@ class HostFeed:
         order = np.arange(len(self))
         rng = np.random.default_rng((seed, epoch))
         rng.shuffle(order)
-        batches = in_batches(order, batch_size)
+        batches = own_parts(in_batches(order, batch_size))
 
         def view(job: tuple[int, bool]) -> Tensor:
             index, cropped = job
@@ -84,7 +98,8 @@ class HostFeed:
             return train_crop(image, self.size, np.random.default_rng((seed, epoch, index)))
 
         if self.companions is not None and self.companions.match is not None:
-            places = np.array_split(np.arange(len(self)), len(batches))
+            own = world().part(np.arange(len(self)))
+            places = np.array_split(own, len(in_batches(own, batch_size)))
             everything = [[(i, True) for i in part.tolist()] for part in places]
             made = grouped(view, everything, self.threads)
             self.companions.match(views.to(self.device) for views in made)
@@ -114,7 +129,7 @@ class Decoded:
 
 
 class GpuFeed:
-    """Images decoded once to uint8 on the GPU, and cropped there in batches.
+    """Images decoded once, by all processes together, to uint8 on the GPU, and cropped there.
 
     They lie in the corner of a canvas (height, 3, width) as large as the largest.
     """
@@ -130,28 +145,40 @@ class GpuFeed:
     ):
         self.size, self.compiled, self.companions = size, compiled, companions
         self.labels = torch.tensor(examples.labels, device=device)
-        self.sides = np.empty((len(examples), 2), np.int64)
-        self.images = torch.empty(len(examples), 0, 3, 0, dtype=torch.uint8, device=device)
+        own = examples.pick(range(*world().span(len(examples))))
+        self.sides = np.empty((len(own), 2), np.int64)
+        self.images = torch.empty(len(own), 0, 3, 0, dtype=torch.uint8, device=device)
         chunk: list[Tensor] = []
-        for index, image in enumerate(_decoded(examples, threads, size)):
+        for index, image in enumerate(_decoded(own, threads, size)):
             self.sides[index] = image.shape[1:]
             chunk.append(image)
-            if len(chunk) == 512 or index + 1 == len(examples):
+            if len(chunk) == 512 or index + 1 == len(own):
                 self._upload(chunk, index + 1 - len(chunk))
                 chunk = []
+        self._exchange(world().bounds(len(examples)))
 
     def _upload(self, chunk: list[Tensor], start: int) -> None:
-        height, width = (max(image.shape[side] for image in chunk) for side in (1, 2))
-        have_height, _, have_width = self.images.shape[1:]
-        if height > have_height or width > have_width:
-            more = (0, max(width - have_width, 0), 0, 0, 0, max(height - have_height, 0))
-            self.images = F.pad(self.images, more)
+        self._enlarge(*(max(image.shape[side] for image in chunk) for side in (1, 2)))
         _, canvas_height, _, canvas_width = self.images.shape
         canvas = np.zeros((len(chunk), canvas_height, canvas_width, 3), np.uint8)
         for place, image in zip(canvas, chunk, strict=True):
             place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0).numpy()
         there = torch.from_numpy(canvas).to(self.images.device)
         self.images[start : start + len(chunk)] = there.permute(0, 1, 3, 2)
+
+    def _enlarge(self, height: int, width: int) -> None:
+        """Make the canvas at least this large."""
+        have_height, _, have_width = self.images.shape[1:]
+        if height > have_height or width > have_width:
+            more = (0, max(width - have_width, 0), 0, 0, 0, max(height - have_height, 0))
+            self.images = F.pad(self.images, more)
+
+    def _exchange(self, bounds: list[int]) -> None:
+        """Get the images that other processes have decoded."""
+        heights, _, widths = zip(*world().join([self.images.shape[1:]]), strict=True)
+        self._enlarge(max(heights), max(widths))
+        self.images = world().gather(self.images, bounds)
+        self.sides = world().gather(torch.from_numpy(self.sides), bounds).numpy()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -160,9 +187,10 @@ class GpuFeed:
         rng = np.random.default_rng((seed, epoch))
         height, width = self.sides[:, 0], self.sides[:, 1]
         crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
-        batches = in_batches(rng.permutation(len(self)), batch_size)
+        batches = own_parts(in_batches(rng.permutation(len(self)), batch_size))
         if self.companions is not None and self.companions.match is not None:
-            places = torch.split(torch.arange(len(self), device=self.labels.device), batch_size)
+            own = torch.arange(*world().span(len(self)), device=self.labels.device)
+            places = torch.split(own, batch_size)
             self.companions.match(self._views(crops, part, batch_size) for part in places)
         companions, told = chosen(self.companions, batches, rng)
         others = crops
@@ -227,12 +255,13 @@ def _where(examples: Examples, size: int, device: torch.device) -> Resident:
 
 
 def free_memory(device: torch.device) -> int:
-    """Free bytes on a device; a guess if the system does not say."""
+    """Free bytes on a device, shared with other ranks; a guess if the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvail"))
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvail"))
+        return free // local_ranks()
     except (OSError, StopIteration):
         return 4 << 30
 
@@ -264,27 +293,3 @@ def _decoded(examples: Examples, threads: int | None, size: int) -> Iterator[Ten
     with workers(threads) as pool:
         for _, image in ordered(pool, lambda index: images[index][0], range(len(examples))):
             yield image
-
-
-class Views:
-    """Evaluation views of examples, made once and kept if there is room."""
-
-    def __init__(self, size: int, device: torch.device, resident: Resident, threads: int | None):
-        self.size, self.device, self.resident, self.threads = size, device, resident, threads
-        self._parts: list[list[tuple[Tensor, Tensor]] | Examples] = []
-
-    def add(self, examples: Examples) -> None:
-        room = SHARE * free_memory(self.device)
-        large = self.resident == "stream" or 3 * self.size**2 * len(examples) > room
-        self._parts.append(examples if large else list(self._make(examples)))
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Uint8 batches and labels, on the device."""
-        for part in self._parts:
-            yield from self._make(part) if isinstance(part, Examples) else part
-
-    def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in batches(
-            examples, examples.labels, 128, self.size, False, seed=0, epoch=0, threads=self.threads
-        ):
-            yield images.to(self.device), labels.to(self.device)

@@ -2,18 +2,20 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mrdc.distributed.group import world
 from mrdc.methods.lesson import Loss
 from mrdc.nn.modes import modes, without_gradients
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.feed import Feed
+from mrdc.training.feed import Feed, in_batches
 
 WARM_UP = 3  # plain steps before a step is recorded as a CUDA graph
 
@@ -73,7 +75,7 @@ def fit(
     chosen = {id(p) for p in (able if parameters is None else parameters)}
     trained = [p for p in able if id(p) in chosen]
     others = [p for p in able if id(p) not in chosen]
-    captures = graph and next(model.parameters()).is_cuda
+    captures = graph and next(model.parameters()).is_cuda and world().size == 1
     step = Step(loss, trained, training, clamp, bf16, captures)
     stop = resume or Stop(0, [])
     if stop.momentum:
@@ -82,21 +84,29 @@ def fit(
         start = time.perf_counter()
         step.set_rate(rate(number) if rate else learning_rate(training, number))
         total = torch.zeros((), device=trained[0].device)
-        brightness = np.random.default_rng((seed, number, 1))
+        factors = brightness(training, len(feed), seed, number)
         with modes(model, norm), without_gradients(others):
             for images, labels, *more in feed.epoch(training.batch_size, seed, number):
                 if training.brightness:
-                    images = jitter(images, training.brightness, brightness)
+                    images = jitter(images, next(factors))
                 total += step(images, labels, *more) * len(labels)
-        mean = float(total) / len(feed)  # the one wait for the device
+        mean = float(world().sum(total)) / len(feed)  # the one wait for the device
         epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
         on_epoch(epoch, Stop(number + 1, step.momentum()))
 
 
-def jitter(images: Tensor, strength: float, rng: np.random.Generator) -> Tensor:
-    """Multiply the brightness of each image by a random factor in 1 +- strength."""
-    factors = rng.uniform(1 - strength, 1 + strength, len(images)).astype(np.float32)
-    there = torch.from_numpy(factors).to(images.device, non_blocking=True)
+def brightness(
+    training: TrainSettings, count: int, seed: int, epoch: int
+) -> Iterator[NDArray[np.float64]]:
+    """Random factors in 1 +- brightness for the images of each batch (of this rank's part)."""
+    rng, spread = np.random.default_rng((seed, epoch, 1)), training.brightness
+    for batch in in_batches(np.arange(count), training.batch_size):
+        yield world().part(rng.uniform(1 - spread, 1 + spread, len(batch)))
+
+
+def jitter(images: Tensor, factors: NDArray[np.float64]) -> Tensor:
+    """Multiply the brightness of each image by a factor."""
+    there = torch.from_numpy(factors.astype(np.float32)).to(images.device, non_blocking=True)
     return (images * there[:, None, None, None]).clamp(0, 255)
 
 
@@ -181,7 +191,7 @@ class Step:
         self.optimiser.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             value = self.loss(*batch)
-        value.backward()  # type: ignore[no-untyped-call]
+        world().backward(value, len(batch[1]), self.trained)
         if self.clamp is not None:
             nn.utils.clip_grad_value_(self.trained, self.clamp)
         self.optimiser.step()

@@ -19,12 +19,14 @@ from dataclasses import replace
 from typing import Any
 
 from mrdc._utils.clock import Clock
-from mrdc._utils.errors import TrainingError
+from mrdc._utils.errors import RanksError, TrainingError
+from mrdc._utils.signals import undisturbed
+from mrdc.distributed.group import world
 from mrdc.nn.checkpoint import Checkpoint
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.fit import Epoch, Stop
 from mrdc.training.results import MemorySummary, PhaseResult
-from mrdc.training.resume import Keeper, Partial, Saved
+from mrdc.training.resume import Keeper, Partial, Saved, everywhere
 
 
 class Session:
@@ -117,7 +119,7 @@ class Phases:
 
     def _restore(self) -> int:
         """Load the last finished phase; returns the phase to continue with."""
-        saved = self.keeper.load()
+        saved = everywhere(self.keeper.load())
         if saved is None:
             return 0
         self.learner.restore(saved.phase, saved.checkpoint)
@@ -142,14 +144,16 @@ class Phases:
         held: dict[str, Any] = {"quality": None, "memory": MemorySummary()}
         if exemplars is not None:
             held = exemplars.summary(learner.parameter_bytes)
-        result = PhaseResult(
-            phase=phase,
-            trained_images=session.trained,
-            seconds=session.seconds,
-            parts=clock.seconds,
-            **held,
-            **scores,
-            **self.first_phase,
+        result = world().lead(
+            lambda: PhaseResult(
+                phase=phase,
+                trained_images=session.trained,
+                seconds=session.seconds,
+                parts=clock.seconds,
+                **held,
+                **scores,
+                **self.first_phase,
+            )
         )
         self.results.append(result)
         self.keeper.event("phase", result.to_json())  # twice rather than never, if killed here
@@ -158,12 +162,14 @@ class Phases:
 
     def _train(self, phase: int) -> None:
         """The main stage; the first phase may have been trained by another run."""
-        key = self.learner.first_phase_key() if phase == 0 else None
+        key = world().lead(self.learner.first_phase_key) if phase == 0 else None
         if key is None:
             self._fit(phase)
             return
         session, start = self.session, time.perf_counter()
-        with self.keeper.shared(lambda: key) as (found, share):
+        ranks = f"-{world().size}" if world().size > 1 else ""
+        with self.keeper.shared(lambda: f"{key}{ranks}") as (there, share):
+            found = world().lead(lambda: there)
             if found is not None:
                 self.learner.load_first_phase(found)
                 self.first_phase = found.about
@@ -185,7 +191,7 @@ class Phases:
 
         An interruption leaves a checkpoint of the last finished epoch.
         """
-        session, partial = self.session, self.keeper.load_partial(phase)
+        session, partial = self.session, world().lead(lambda: self.keeper.load_partial(phase))
         resume = None
         if partial is not None:
             about, buffers = partial.checkpoint.about, partial.checkpoint.tensors["momentum"]
@@ -197,9 +203,10 @@ class Phases:
         self.last = None
         try:
             self.learner.train(resume, self._keep)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RanksError):
             if (last := self.last) is not None:
-                self.keeper.save_partial(lambda: last, now=True)
+                with undisturbed():
+                    self.keeper.save_partial(lambda: last, now=True)
             raise
         self.last = None
 

@@ -114,6 +114,7 @@ class RunResult(Record):
     pillow: str = ""
     gpu: str | None = None
     cores: int = 0
+    ranks: int = 1  # processes that trained together
 
     # Classes
     sizes: list[int] | None = None

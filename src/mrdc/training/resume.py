@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+from mrdc.distributed.group import world
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.checkpoint import Checkpoint
 
@@ -16,6 +17,17 @@ class Saved:
     phase: int
     checkpoint: Checkpoint
     memory: ReplayMemory | None
+
+
+def everywhere(saved: Saved | None) -> Saved | None:
+    """What rank 0 has loaded, on every process."""
+    memory = None if saved is None else saved.memory
+    found = world().lead(lambda: None if saved is None else replace(saved, memory=None))
+    if world().lead(lambda: memory is not None):
+        memory = world().share(
+            lambda: cast(ReplayMemory, memory), ReplayMemory.save, ReplayMemory.load
+        )
+    return None if found is None else replace(found, memory=memory)
 
 
 @dataclass
@@ -56,3 +68,9 @@ class Keeper:
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
         """Record an event."""
+
+    def write_line(self, value: dict[str, Any]) -> None:
+        """Record the result of a run."""
+
+    def close(self) -> None:
+        """Keep nothing more."""

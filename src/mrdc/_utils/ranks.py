@@ -1,0 +1,30 @@
+"""The place of this process among those that torchrun started; alone without torchrun."""
+
+import os
+
+FAILED, LOST = "failed", "lost"  # reports that one process prints: its fault; that another ended
+
+
+def rank() -> int:
+    """Number of this process, from 0."""
+    return _number("RANK", 0)
+
+
+def ranks() -> int:
+    """Number of processes."""
+    return _number("WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """Number of this process on its machine."""
+    return _number("LOCAL_RANK", 0)
+
+
+def local_ranks() -> int:
+    """Number of processes on this machine."""
+    return _number("LOCAL_WORLD_SIZE", 1)
+
+
+def _number(name: str, alone: int) -> int:
+    started = all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+    return int(os.environ.get(name, alone)) if started else alone

@@ -1,0 +1,1 @@
+"""Several processes that train one network together, by torch.distributed."""

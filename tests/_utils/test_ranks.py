@@ -1,0 +1,39 @@
+"""The place of a process among others, and moments without interruption."""
+
+import os
+import signal
+
+import pytest
+
+from mrdc._utils.ranks import local_rank, local_ranks, rank, ranks
+from mrdc._utils.signals import undisturbed
+from mrdc._utils.threads import workers
+
+
+def test_alone_unless_torchrun_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some clusters set one of its variables."""
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert (rank(), ranks(), local_rank(), local_ranks()) == (0, 1, 0, 1)
+    for name, value in {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert ranks() == 1
+    monkeypatch.setenv("MASTER_ADDR", "here")
+    assert (rank(), ranks(), local_rank(), local_ranks()) == (5, 8, 1, 4)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(64, 8), (16, 4), (2, 1)])
+def test_processes_share_the_cores(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("mrdc._utils.threads.local_ranks", lambda: 4)
+    with workers(None) as pool:
+        assert pool._max_workers == threads
+
+
+def test_interruptions_are_ignored_for_a_moment() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with undisturbed():
+        for name in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), name)
+    assert signal.getsignal(signal.SIGINT) is before
