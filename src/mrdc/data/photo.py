@@ -10,6 +10,8 @@ from typing import NamedTuple
 from mrdc._utils.errors import ImageError
 from mrdc.codec.image import Pixels, decode
 
+MAX_BYTES = 1 << 28  # more than the raw pixels of the largest image that `decode` accepts
+
 
 class Photo(NamedTuple):
     """A source image that is read when it is needed.
@@ -46,6 +48,12 @@ def digest(data: bytes | Pixels) -> bytes:
     return hashlib.sha256(raw).digest()
 
 
+def check_bytes(count: int, name: str) -> None:
+    """Refuse a file so large that it cannot be an image, before it is read."""
+    if count > MAX_BYTES:
+        raise ImageError(f"{name}: {count:,} bytes; an image has at most {MAX_BYTES:,}")
+
+
 def file_photo(path: str, name: str) -> Photo:
     """A photo stored in its own file."""
     return Photo(name, partial(_read, path, name))
@@ -53,8 +61,10 @@ def file_photo(path: str, name: str) -> Photo:
 
 def _read(path: str, name: str) -> bytes:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would wait for ever
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe would wait for ever
             raise ImageError(f"{name}: not a regular file")
+        check_bytes(about.st_size, name)
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
