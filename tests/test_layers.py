@@ -12,6 +12,7 @@ ORDER = [
     "memory",
     "nn",
     "planning",
+    "adapters",
     "methods",
     "training",
     "detection",
