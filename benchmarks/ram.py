@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import numpy as np
-from torch import Tensor
 
 from common import emit, machine, options, sources
 from mrdc.codec.image import Pixels, decode
 from mrdc.data.photo import Photo
+from mrdc.memory.payload import Ram
 from mrdc.memory.replay import ReplayMemory
 
 QUALITY, PHASES, CLASSES, PER_CLASS, BASE = 50, 10, 10, 480, 400
@@ -64,9 +64,8 @@ def counted(thing: object) -> int:
         if id(item) not in seen and not isinstance(item, type | ModuleType | FunctionType):
             seen[id(item)] = item
             queue += gc.get_referents(item)
-    tensors = [item for item in seen.values() if isinstance(item, Tensor)]
-    storage = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(map(sys.getsizeof, seen.values())) + sum(storage.values())
+    pages = sum(item[:].nbytes for item in seen.values() if isinstance(item, Ram))
+    return sum(map(sys.getsizeof, seen.values())) + pages
 
 
 def main() -> None:

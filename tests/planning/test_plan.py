@@ -123,7 +123,7 @@ def test_bad_images_and_empty_classes_are_refused_or_listed(photos: Path) -> Non
 
 def test_budgets_too_small(photos: Path) -> None:
     """For every candidate: an error with the bytes needed. For some: their rows say no room."""
-    with pytest.raises(BudgetError, match=r"budget of 100 bytes .*: 3 classes need 3,\d+ bytes"):
+    with pytest.raises(BudgetError, match=r"budget of 100 bytes .*: 3 classes need 4,\d+ bytes"):
         planned(photos, budget="100B")
     found = planned(photos, budget="4kB", qualities=(95, 10), epsilon=100.0)
     assert [candidate.quantity > 0 for candidate in found.candidates] == [False, False, True]

@@ -114,7 +114,7 @@ def about(file: MemoryFile) -> dict[str, Any]:
         "box_classes": list(file.box_classes),
         "codec": meta["codec"],
         "quality": meta["quality"],
-        "encoder": meta["encoder"],
+        "encodings": meta["encodings"],
         "accounting": meta["accounting"],
         "whole_file": meta["whole_file"],
         "payload_bytes": file.image_bytes,
@@ -128,7 +128,6 @@ def about(file: MemoryFile) -> dict[str, Any]:
 
 def info(console: Console, found: dict[str, Any]) -> None:
     counts = [entry["items"] for entry in found["classes"]]
-    setting = "" if found["quality"] is None else f" {found['quality']}"
     console.print(f"[bold]{clean(found['path'])}[/bold]")
     rows = table("<", "<")
     rows.show_header = False
@@ -140,7 +139,9 @@ def info(console: Console, found: dict[str, Any]) -> None:
     if classes:
         shown = clean(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
         rows.add_row("boxes", f"{found['boxes']:,} of {count(len(classes), 'class')} ({shown})")
-    rows.add_row("codec", f"{found['codec']}{setting} by {found['encoder']}")
+    for entry in found["encodings"]:
+        quality = "" if entry["quality"] is None else f" {entry['quality']}"
+        rows.add_row("codec", f"{entry['codec']}{quality} by {clean(entry['encoder'])}")
     rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
     rows.add_row("image bytes", f"{found['payload_bytes']:,}")
     bound = " (what the budget bounds)" if found["whole_file"] else ""

@@ -99,6 +99,17 @@ def _too_large(name: str, size: str) -> str:
     return f"{name}: {size} pixels; at most {MAX_PIXELS:,} are allowed"
 
 
+def from_pillow(image: Image.Image, name: str = "image") -> Pixels:
+    """Upright RGB pixels of a Pillow image of any mode."""
+    check_pixels(*image.size, name)
+    try:
+        return _rgb(ImageOps.exif_transpose(image), name)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow's plug-ins raise many kinds, as the image may load now
+        raise ImageError(f"{name}: the image is damaged ({error})") from None
+
+
 def _rgb(image: Image.Image, name: str) -> Pixels:
     """Convert a Pillow image of any mode to RGB pixels, alpha over white."""
     if image.mode in SIXTEEN_BIT:

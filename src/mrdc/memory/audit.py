@@ -13,6 +13,7 @@ from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import decode
 from mrdc.memory.file import MemoryFile, box_problems
+from mrdc.memory.values import unpack
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,9 @@ def _image_problem(file: MemoryFile, index: int) -> str | None:
         return f"image {index}: its bytes do not match their SHA-256"
     try:
         decode(file.stream(index), f"image {index}")
+        unpack(file.values(index))
+    except MemoryFileError as error:
+        return f"image {index}: {error}"
     except MrdcError as error:
         return str(error)
     return None

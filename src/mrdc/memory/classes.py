@@ -1,108 +1,65 @@
-"""The images of one class as stored: in RAM, in an unnamed file, or in a memory file."""
+"""The images of one class as stored."""
 
 import hashlib
-import mmap
-import os
-import tempfile
-import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mrdc._utils.errors import MemoryFileError
-from mrdc._utils.files import output_errors
 from mrdc.codec.jpeg import join
-from mrdc.memory.encode import Encoded, Encoding, Entry
-from mrdc.memory.file import MemoryFile, join_names, split_names
-from mrdc.memory.fill import Growing
+from mrdc.memory.encode import Encoded, Encoding
+from mrdc.memory.file import IndexCost, image_digest, join_names, split_names
+from mrdc.memory.payload import Mapped, Payload, Ram, Spool
 
-
-def in_ram(bodies: Iterable[bytes]) -> Tensor:
-    """Concatenate bytes in pages of their own, which leave no gaps in the heap when freed."""
-    bodies = list(bodies)
-    pages = mmap.mmap(-1, max(1, sum(map(len, bodies))))
-    for body in bodies:
-        pages.write(body)
-    return torch.frombuffer(pages, dtype=torch.uint8)
-
-
-class Spool:
-    """An unnamed temporary file, which disappears with the process."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        with output_errors(folder):
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
-        weakref.finalize(self, self._file.close)
-        self._end = 0
-
-    def append(self, body: bytes) -> int:
-        """Store some bytes and return their position."""
-        rest = memoryview(body)
-        with output_errors(self.folder):
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        self._end += len(body)
-        return self._end - len(body)
-
-    def __getitem__(self, part: slice) -> bytes:
-        return os.pread(self._file.fileno(), part.stop - part.start, part.start)
-
-    def __reduce__(self) -> str:
-        raise TypeError("a spooled memory cannot be pickled: save it and load the file")
-
-
-class Mapped:
-    """The payload of a memory file, read in place; pickles as the path of the file."""
-
-    def __init__(self, path: Path, sha256: str | None = None):
-        self.path, self.file = path.absolute(), MemoryFile(path)
-        if sha256 not in (None, self.file.sha256):
-            raise MemoryFileError(f"{path}: replaced since the memory was pickled")
-
-    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
-        return self.file.arrays["payload"][part]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Mapped, (self.path, self.file.sha256)
+PER_IMAGE = ("starts", "sizes", "value_sizes", "kept", "table", "encoding")  # arrays of a class
 
 
 @dataclass(frozen=True)
 class ClassImages:
     """The images of one class, in rank order."""
 
-    payload: Tensor | Spool | Mapped
+    payload: Payload
     starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    shared: NDArray[np.bool_]  # stored without `tables`
+    sizes: NDArray[np.int64]  # values included
+    value_sizes: NDArray[np.int32]
     kept: NDArray[np.bool_]  # source bytes
+    table: NDArray[np.int16]  # position in `tables`; -1 for a whole file
+    encoding: NDArray[np.int16]  # position in `encodings`
     names: bytes  # ids of the sources
-    tables: bytes
-    encoding: Encoding
-    duplicates: int
+    tables: tuple[bytes, ...]
+    encodings: tuple[Encoding, ...]
+    seen: int  # images offered so far
+    duplicates: int  # exact duplicates among these
     first: int = 0  # index of the first image in the file the payload is mapped from
 
     @classmethod
     def of(
-        cls, grown: Growing, encoding: Encoding, tables: bytes, spool: Spool | None
+        cls,
+        images: Sequence[Encoded],
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        spool: Spool | None,
+        **counts: int,
     ) -> "ClassImages":
-        """The images a class was filled with."""
+        """Images as they were taken; `counts` are `seen` and `duplicates`."""
+        tables = tuple(dict.fromkeys(image.tables for image in images if image.tables))
+        encodings = tuple(dict.fromkeys(image.encoding for image in images))
+        places = {encoding: place for place, encoding in enumerate(encodings)}
         return cls(
-            payload=in_ram(image.body for image in grown.taken) if spool is None else spool,
-            starts=np.array(grown.starts, np.int64),
-            sizes=np.array(grown.sizes, np.int64),
-            shared=np.array([bool(image.tables) for image in grown.taken], bool),
-            kept=np.array([image.kept for image in grown.taken], bool),
-            names=join_names(image.source for image in grown.taken),
+            payload=Ram.of(i.body + i.values for i in images) if spool is None else spool,
+            starts=np.array(starts, np.int64),
+            sizes=np.array(sizes, np.int64),
+            value_sizes=np.array([len(image.values) for image in images], np.int32),
+            kept=np.array([image.kept for image in images], bool),
+            table=np.array([_place(image.tables, tables) for image in images], np.int16),
+            encoding=np.array([places[image.encoding] for image in images], np.int16),
+            names=join_names(image.source for image in images),
             tables=tables,
-            encoding=encoding,
-            duplicates=grown.duplicates,
+            encodings=encodings,
+            **counts,
         )
 
     def __len__(self) -> int:
@@ -110,32 +67,44 @@ class ClassImages:
 
     @property
     def nbytes(self) -> int:
-        """Stored bytes, without shared tables."""
+        """Stored bytes of images and values, without shared tables."""
         return int(self.sizes.sum())
 
     @property
     def sources(self) -> list[str]:
         return split_names(self.names)
 
-    def costs(self, entry: Entry | None) -> NDArray[np.int64]:
+    def costs(self, entry: IndexCost | None) -> NDArray[np.int64]:
         """Bytes charged for each image, with index entries if they count."""
-        if entry is None:
-            return self.sizes
-        return self.sizes + np.array([entry(name) for name in self.sources], np.int64)
+        return self.sizes if entry is None else self.sizes + entry.all(self.names)
 
     def body(self, rank: int) -> bytes:
         """Stored bytes of an image."""
         start = int(self.starts[rank])
-        part = self.payload[start : start + int(self.sizes[rank])]
-        return part if isinstance(part, bytes) else np.asarray(part).tobytes()
+        return self._bytes(start, start + int(self.sizes[rank] - self.value_sizes[rank]))
+
+    def values(self, rank: int) -> bytes:
+        """The values beside an image, as stored."""
+        end = int(self.starts[rank] + self.sizes[rank])
+        return self._bytes(end - int(self.value_sizes[rank]), end)
+
+    def stored(self, rank: int) -> bytes:
+        """Stored bytes of an image, followed by its values."""
+        start = int(self.starts[rank])
+        return self._bytes(start, start + int(self.sizes[rank]))
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        part = self.payload[start:end]
+        return part if isinstance(part, bytes) else part.tobytes()
 
     def stream(self, rank: int) -> bytes:
         """An image as a whole file."""
-        return join(self.tables, self.body(rank)) if self.shared[rank] else self.body(rank)
+        table = self.table[rank]
+        return self.body(rank) if table < 0 else join(self.tables[table], self.body(rank))
 
     def digest(self, rank: int) -> bytes:
-        """SHA-256 of an image, checked if it is mapped from a file."""
-        found, payload = hashlib.sha256(self.stream(rank)).digest(), self.payload
+        """SHA-256 of an image and its values, checked if it is mapped from a file."""
+        found, payload = image_digest(self.stream(rank), self.values(rank)), self.payload
         if isinstance(payload, Mapped) and payload.file.digest(self.first + rank) != found:
             raise MemoryFileError(
                 f"image {self.sources[rank]}: its bytes do not match its checksum"
@@ -144,70 +113,106 @@ class ClassImages:
 
     def encoded(self) -> list[Encoded]:
         """All images with how they were made."""
-        return [
-            Encoded(
-                source=name,
-                body=self.body(rank),
-                tables=self.tables if self.shared[rank] else b"",
-                kept=bool(self.kept[rank]),
-                digest=self.digest(rank),
-                encoding=self.encoding,
+        images = []
+        for rank, name in enumerate(self.sources):
+            values, digest = self.values(rank), self.digest(rank)
+            images.append(
+                Encoded(
+                    source=name,
+                    body=self.body(rank),
+                    tables=self.tables[self.table[rank]] if self.table[rank] >= 0 else b"",
+                    kept=bool(self.kept[rank]),
+                    digest=hashlib.sha256(self.stream(rank)).digest() if values else digest,
+                    encoding=self.encodings[self.encoding[rank]],
+                    values=values,
+                )
             )
-            for rank, name in enumerate(self.sources)
-        ]
+        return images
 
     def cut(self, count: int) -> "ClassImages":
         """The first `count` images."""
-        if count == len(self):
-            return self
-        fields = ("starts", "sizes", "shared", "kept")
-        parts: dict[str, Any] = {name: getattr(self, name)[:count].copy() for name in fields}
-        if isinstance(self.payload, Tensor):  # release the rest
-            parts["payload"] = in_ram(map(self.body, range(count)))
-        return replace(self, names=join_names(self.sources[:count]), **parts)
+        return self if count == len(self) else self.take(range(count))
+
+    def take(self, ranks: Sequence[int]) -> "ClassImages":
+        """The images with these ranks, in this order."""
+        chosen = np.array(ranks, np.intp)
+        parts: dict[str, Any] = {name: getattr(self, name)[chosen] for name in PER_IMAGE}
+        sources = self.sources
+        prefix = np.array_equal(chosen, np.arange(len(chosen)))
+        if isinstance(self.payload, Ram) or (isinstance(self.payload, Mapped) and not prefix):
+            for rank in ranks if isinstance(self.payload, Mapped) else ():
+                self.digest(rank)  # damaged bytes must not get a new checksum
+            parts["payload"] = Ram.of(map(self.stored, ranks))
+            parts["starts"] = np.cumsum([0, *parts["sizes"][:-1]], dtype=np.int64)
+        return replace(self, names=join_names(sources[rank] for rank in ranks), **parts)
 
 
-def in_use(classes: Mapping[int, ClassImages]) -> list[bytes]:
+def _place(tables: bytes, known: Sequence[bytes]) -> int:
+    return known.index(tables) if tables else -1
+
+
+def tables_in_use(classes: Mapping[int, ClassImages]) -> list[bytes]:
     """The tables that images share, each once."""
-    return list(dict.fromkeys(c.tables for c in classes.values() if c.shared.any()))
+    used = [c.tables[place] for c in classes.values() for place in np.unique(c.table) if place >= 0]
+    return list(dict.fromkeys(used))
 
 
-def to_arrays(classes: Mapping[int, ClassImages]) -> tuple[dict[str, NDArray[Any]], list[bytes]]:
-    """Arrays of the memory file except the payload, and the tables they refer to."""
-    tables, parts = in_use(classes), classes.values()
-    table_of = [tables.index(c.tables) if shared else -1 for c in parts for shared in c.shared]
+def encodings_in_use(classes: Mapping[int, ClassImages]) -> list[Encoding]:
+    """How the images were encoded, each way once."""
+    used = [c.encodings[place] for c in classes.values() for place in np.unique(c.encoding)]
+    return list(dict.fromkeys(used))
+
+
+def to_arrays(classes: Mapping[int, ClassImages]) -> dict[str, NDArray[Any]]:
+    """Arrays of the memory file except payload and boxes."""
+    tables, encodings = tables_in_use(classes), encodings_in_use(classes)
+    parts = classes.values()
     digests = b"".join(c.digest(rank) for c in parts for rank in range(len(c)))
+    table_of = [tables.index(c.tables[t]) if t >= 0 else -1 for c in parts for t in c.table]
     arrays = {
         "offsets": np.cumsum([0, *(size for c in parts for size in c.sizes)], dtype="<i8"),
         "digests": np.frombuffer(digests, "u1").reshape(-1, 32),
         "labels": np.array([label for label, c in classes.items() for _ in range(len(c))], "<i4"),
         "ranks": np.array([rank for c in parts for rank in range(len(c))], "<i4"),
         "tables": np.array(table_of, "<i2"),
+        "encodings": np.array(
+            [encodings.index(c.encodings[e]) for c in parts for e in c.encoding], "<i2"
+        ),
         "kept": np.array([kept for c in parts for kept in c.kept], "u1"),
         "sources": np.frombuffer(b"".join(c.names for c in parts), "u1"),
     }
-    return arrays, tables
+    if has_values(classes):
+        arrays["value_sizes"] = np.array([size for c in parts for size in c.value_sizes], "<i4")
+    return arrays
+
+
+def has_values(classes: Mapping[int, ClassImages]) -> bool:
+    """True if there are values beside any image."""
+    return any(images.value_sizes.any() for images in classes.values())
 
 
 def from_file(payload: Mapped) -> dict[int, ClassImages]:
     """The classes of a memory file by label; their images stay mapped."""
     file = payload.file
     arrays, names = file.arrays, file.sources
+    encodings = tuple(Encoding(**entry) for entry in file.meta["encodings"])
+    values = arrays.get("value_sizes", np.zeros(len(file), "<i4"))
     classes, begin = {}, 0
     for entry in file.meta["classes"]:
         end = begin + entry["items"]
         part = slice(begin, end)
-        tables = arrays["tables"][part]
-        made = file.meta | entry  # a class made with other settings has its own
         classes[entry["label"]] = ClassImages(
             payload=payload,
             starts=np.array(arrays["offsets"][part]),
             sizes=np.diff(np.array(arrays["offsets"][begin : end + 1])),
-            shared=np.array(tables >= 0),
+            value_sizes=np.array(values[part]),
             kept=arrays["kept"][part].astype(bool),
+            table=np.array(arrays["tables"][part]),
+            encoding=np.array(arrays["encodings"][part]),
             names=join_names(names[part]),
-            tables=file.tables[tables.max()] if tables.max() >= 0 else b"",
-            encoding=Encoding(made["codec"], made["quality"], made["encoder"]),
+            tables=tuple(file.tables),
+            encodings=encodings,
+            seen=entry["seen"],
             duplicates=entry["duplicates"],
             first=begin,
         )

@@ -17,6 +17,7 @@ from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import beside, output_errors, whole_file
 from mrdc.codec.image import decode
 from mrdc.memory.file import MemoryFile
+from mrdc.memory.values import unpack
 
 Format = Literal["folder", "webdataset", "coco"]
 Advance = Callable[[int], None]  # called with 1 after each image
@@ -129,9 +130,12 @@ def _webdataset(file: MemoryFile, output: Path, progress: Advance) -> None:
     boxes = [rows.tolist() for rows in file.boxes]  # left, top, right, bottom, label
     with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
         for index, stream, kind, label, rank, source in _images(file, progress):
-            about = {"class": names[label], "rank": rank, "source": source}
+            about: dict[str, Any] = {"class": names[label], "rank": rank, "source": source}
             about |= {"boxes": boxes[index]} if file.box_classes else {}
-            parts = {kind: stream, "cls": str(label).encode(), "json": json.dumps(about).encode()}
+            values = unpack(file.values(index))
+            about |= {"values": values} if values else {}
+            text = json.dumps(about, default=lambda array: array.tolist())
+            parts = {kind: stream, "cls": str(label).encode(), "json": text.encode()}
             for suffix, data in parts.items():
                 entry = tarfile.TarInfo(f"{index:08d}.{suffix}")
                 entry.size = len(data)

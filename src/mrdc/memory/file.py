@@ -1,11 +1,10 @@
 """The memory file: a safetensors file that is mapped, checked and written atomically.
 
-Arrays: `offsets`, `digests`, `labels`, `ranks`, `tables`, `kept`, `sources` and, last,
-`payload` (all encoded images end to end). Files with boxes also have `box_counts` and
-`boxes` after `ranks`. Metadata: `format`, `memory` (JSON) and `sha256`, the hash of the
-header (with that field zeroed) and of every array but the payload. `digests` holds the
-SHA-256 of each image, so this one hash covers the whole file, yet checking it reads only
-the index.
+Arrays: those in `ARRAYS`, without the `OPTIONAL` ones that the file has no use for. The last
+one, `payload`, has all encoded images end to end, each followed by the values beside it.
+Metadata: `format`, `memory` (JSON) and `sha256`, the hash of the header (with that field
+zeroed) and of every array but the payload. `digests` holds the SHA-256 of each image and its
+values, so this one hash covers the whole file, yet checking it reads only the index.
 """
 
 import base64
@@ -13,7 +12,8 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,12 @@ FORMAT = "mrdc-memory-1"
 ZEROS = b"0" * 64  # placeholder of the digest
 DTYPES = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "F32": "<f4", "U8": "|u1"}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-ARRAYS = ("offsets", "digests", "labels", "ranks", "tables", "kept", "sources", "payload")
-WITH_BOXES = (*ARRAYS[:4], "box_counts", "boxes", *ARRAYS[4:])
+ARRAYS = (
+    "offsets", "digests", "labels", "ranks", "box_counts", "boxes", "value_sizes", "tables",
+    "encodings", "kept", "sources", "payload",
+)  # fmt: skip
+OPTIONAL = frozenset({"box_counts", "boxes", "value_sizes"})
+ENTRY = 8 + 32 + 4 + 4 + 2 + 2 + 1  # bytes of the index for one image, besides its name
 
 
 class MemoryFile:
@@ -43,7 +47,7 @@ class MemoryFile:
         raw = self._read_header()
         header, start = json.loads(raw), 8 + len(raw)
         metadata = header.pop("__metadata__", {})
-        if metadata.get("format") != FORMAT or tuple(header) not in (ARRAYS, WITH_BOXES):
+        if metadata.get("format") != FORMAT or tuple(header) != layout_of(header):
             raise MemoryFileError(f"{path}: not a memory file of mrdc, or damaged")
         self.sha256: str = metadata.get("sha256", "")
         index = np.memmap(self.path, "u1", "r")[start:][: header["payload"]["data_offsets"][0]]
@@ -117,18 +121,37 @@ class MemoryFile:
 
     def stream(self, index: int) -> bytes:
         """An image as a whole file, with its tables."""
-        begin, end = self.arrays["offsets"][index : index + 2]
-        body = self.arrays["payload"][begin:end].tobytes()
-        table = self.arrays["tables"][index]
+        body, table = self._parts(index)[0], self.arrays["tables"][index]
         return body if table < 0 else join(self.tables[table], body)
 
+    def values(self, index: int) -> bytes:
+        """The values beside an image, as stored."""
+        return self._parts(index)[1]
+
     def intact(self, index: int) -> bool:
-        """Check an image against its stored SHA-256."""
-        return hashlib.sha256(self.stream(index)).digest() == self.digest(index)
+        """Check an image and its values against their stored SHA-256."""
+        return self.digest(index) == image_digest(self.stream(index), self.values(index))
 
     def digest(self, index: int) -> bytes:
-        """SHA-256 stored for an image."""
+        """SHA-256 stored for an image and its values."""
         return bytes(self.arrays["digests"][index])
+
+    def _parts(self, index: int) -> tuple[bytes, bytes]:
+        """Stored bytes of an image, and of the values beside it."""
+        begin, end = map(int, self.arrays["offsets"][index : index + 2])
+        values = int(self.arrays["value_sizes"][index]) if "value_sizes" in self.arrays else 0
+        stored = self.arrays["payload"][begin:end].tobytes()
+        return stored[: len(stored) - values], stored[len(stored) - values :]
+
+
+def layout_of(present: Collection[str]) -> tuple[str, ...]:
+    """Arrays in file order, the optional ones if they are present."""
+    return tuple(name for name in ARRAYS if name in present or name not in OPTIONAL)
+
+
+def image_digest(stream: bytes, values: bytes) -> bytes:
+    """SHA-256 of an image as a whole file, followed by the values beside it."""
+    return hashlib.sha256(stream + values).digest()
 
 
 def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
@@ -139,10 +162,24 @@ def index_digest(header: bytes, index: Iterable[NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def index_entry(source: str, boxes: int | None = None) -> int:
-    """Bytes of the index for one image, and for its number of boxes if the file has boxes."""
-    rows = 0 if boxes is None else 4 + 20 * boxes
-    return 8 + 32 + 4 + 4 + 2 + 1 + len(os.fsencode(source)) + 1 + rows
+@dataclass(frozen=True)
+class IndexCost:
+    """Bytes of the index for an image: what a budget in bytes is charged besides its body."""
+
+    boxes: Mapping[str, Boxes] | None = None  # by source; None in a file without boxes
+    values: bool = False  # whether the file has values
+
+    def __call__(self, source: str) -> int:
+        boxes = 0 if self.boxes is None else 4 + 20 * len(self.boxes.get(source, ()))
+        return ENTRY + len(os.fsencode(source)) + 1 + boxes + 4 * self.values
+
+    def all(self, names: bytes) -> NDArray[np.int64]:
+        """The bytes for every image, from their joined names."""
+        ends = np.flatnonzero(np.frombuffer(names, "u1") == 0)
+        costs = np.diff(ends, prepend=-1) + ENTRY + 4 * self.values
+        if self.boxes is not None:
+            costs += [4 + 20 * len(self.boxes.get(name, ())) for name in split_names(names)]
+        return costs.astype(np.int64)
 
 
 def join_names(names: Iterable[str]) -> bytes:
@@ -169,7 +206,7 @@ def write_memory(
     headers in `tables`.
     """
     layout: dict[str, dict[str, Any]] = {}
-    position, names = 0, WITH_BOXES if "boxes" in arrays else ARRAYS
+    position, names = 0, layout_of(arrays)
     for name in names:
         array = arrays.get(name)
         size = payload_bytes if array is None else array.nbytes
@@ -191,10 +228,12 @@ def write_memory(
     return digest
 
 
-def head_bytes(file_bytes: int, meta: dict[str, Any], tables: list[bytes], boxes: bool) -> int:
+def head_bytes(
+    file_bytes: int, meta: dict[str, Any], tables: list[bytes], optional: Collection[str]
+) -> int:
     """Most bytes a file of `file_bytes` needs besides images and their index entries."""
     largest = {"dtype": "I64", "shape": [file_bytes], "data_offsets": [file_bytes] * 2}
-    layout = dict.fromkeys(WITH_BOXES if boxes else ARRAYS, largest)
+    layout = dict.fromkeys(layout_of(optional), largest)
     for wide in {"digests", "boxes"} & layout.keys():
         layout[wide] = largest | {"shape": [file_bytes, 32]}
     return 8 + len(_header(layout, meta, tables)) + 8  # the last offset

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from mrdc._utils.errors import BudgetError, ImageError
 from mrdc._utils.threads import ordered
-from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget, level
-from mrdc.memory.encode import Encoded, Entry
+from mrdc.memory.encode import Encoded, Item
+from mrdc.memory.file import IndexCost
 
 Skip = Callable[[ImageError], None]
 Spooling = Callable[[bytes], int]  # writes some bytes and returns their position
@@ -24,9 +24,9 @@ Spooling = Callable[[bytes], int]  # writes some bytes and returns their positio
 class Growing:
     """A class while it is being filled."""
 
-    pending: deque[Photo | Encoded]  # not requested yet
+    pending: deque[Item]  # not requested yet
     spool: Spooling | None
-    entry: Entry | None
+    entry: IndexCost | None
     taken: list[Encoded] = field(default_factory=list)  # without their bodies if spooled
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Growing:
         """True if no image is left to take."""
         return not self.pending and not self.waiting
 
-    def request(self, share: int, mean: float) -> list[Photo | Encoded]:
+    def request(self, share: int, mean: float) -> list[Item]:
         """The next images to encode, about as many as still fit; none while one waits."""
         if self.waiting:
             return []
@@ -71,23 +71,23 @@ class Growing:
         while self.waiting and self.spent + self.next_cost <= share:
             self.spent += self.next_cost
             image = self.waiting.popleft()
-            self.sizes.append(len(image.body))
+            self.sizes.append(len(image.body) + len(image.values))
             if self.spool is None:
                 self.starts.append(self.nbytes)
             else:
-                self.starts.append(self.spool(image.body))
+                self.starts.append(self.spool(image.body + image.values))
                 image = replace(image, body=b"", digest=b"")
             self.taken.append(image)
             self.nbytes += self.sizes[-1]
 
 
 def fill(
-    images: Mapping[int, Iterable[Photo | Encoded]],
+    images: Mapping[int, Iterable[Item]],
     total: int,
     held: Sequence[tuple[int, int]],
-    encode: Callable[[Photo | Encoded], Encoded],
+    encode: Callable[[Item], Encoded],
     pool: Executor,
-    entry: Entry | None,
+    entry: IndexCost | None,
     *,
     spool: Spooling | None,
     skip: Skip | None,
@@ -108,7 +108,7 @@ def fill(
             without it the first error is raised.
     """
 
-    def attempt(job: tuple[Growing, Photo | Encoded]) -> Encoded | ImageError:
+    def attempt(job: tuple[Growing, Item]) -> Encoded | ImageError:
         try:
             return encode(job[1])
         except ImageError as error:

@@ -1,0 +1,255 @@
+"""What a memory holds, and how it is read."""
+
+import operator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+
+import numpy as np
+
+from mrdc._utils.errors import UsageError
+from mrdc._utils.threads import ordered, workers
+from mrdc.codec import CODECS, Codec
+from mrdc.codec.image import decode
+from mrdc.data.crops import tensor
+from mrdc.data.examples import Examples
+from mrdc.data.loader import batches
+from mrdc.data.photo import Photo
+from mrdc.data.scenes import Boxes
+from mrdc.memory.budget import Budget, parse_budget
+from mrdc.memory.classes import ClassImages, tables_in_use
+from mrdc.memory.encode import Encoded, Encoder
+from mrdc.memory.payload import Spool
+from mrdc.memory.sampling import collate, column, draw
+from mrdc.memory.values import unpack
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.utils.data import Dataset
+
+    class DataSet(Dataset[tuple[Any, int]]): ...
+else:
+
+    class DataSet:
+        """A map-style data set needs no base class, so none of torch's."""
+
+
+Transform = Callable[[Any], Any]
+
+
+class Contents(DataSet):
+    """Settings and images of a memory; `ReplayMemory` describes them."""
+
+    def __init__(
+        self,
+        budget: Budget | int | str,
+        codec: Codec | str = "jpeg",
+        quality: int | None = None,
+        *,
+        accounting: Literal["packed", "file"] = "packed",
+        class_names: Mapping[int, str] | None = None,
+        transform: Transform | None = None,
+        original_bytes: float | None = None,
+        spool: Path | None = None,
+        seed: int = 0,
+    ):
+        self.budget = parse_budget(budget, original_bytes)
+        self.codec = CODECS.find(codec) if isinstance(codec, str) else codec
+        self.quality = self.codec.default_quality if quality is None else quality
+        self.codec.check_quality(self.quality)
+        if accounting not in ("packed", "file"):
+            raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
+        self.accounting = accounting
+        self.class_names = dict(class_names or {})
+        self.transform = transform
+        self.notes: dict[str, Any] = {}
+        self.boxes: dict[str, Boxes] = {}
+        self.box_classes: tuple[str, ...] = ()
+        self._spool = Spool(spool) if spool is not None else None
+        self._classes: dict[int, ClassImages] = {}
+        self._ends: list[int] = []  # index after the last image of each class
+        self._epoch = 0  # of the next training batches
+        self._random = np.random.default_rng(seed)  # draws samples
+
+    # A data set
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        image = tensor(decode(self.encoded(index)))
+        return self._view(image), self._find(index)[0]
+
+    def __repr__(self) -> str:
+        quality = "" if self.quality is None else f" {self.quality}"
+        return (
+            f"<{type(self).__name__}: {len(self):,} images of {len(self._classes):,} classes, "
+            f"{self.nbytes:,} of {self.budget_bytes:,} bytes, {self.codec.name}{quality}>"
+        )
+
+    @property
+    def labels(self) -> list[int]:
+        """Labels of the classes, in the order they were added."""
+        return list(self._classes)
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes, in label order."""
+        return [self._name(label) for label in sorted(self._classes)]
+
+    @property
+    def targets(self) -> list[int]:
+        """Label of every image."""
+        return [label for label, images in self._classes.items() for _ in range(len(images))]
+
+    @property
+    def ranks(self) -> list[int]:
+        """Rank of every image in its class, best first."""
+        return [rank for images in self._classes.values() for rank in range(len(images))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the images and the values beside them, and of each shared header once."""
+        shared = sum(map(len, tables_in_use(self._classes)))
+        return sum(images.nbytes for images in self._classes.values()) + shared
+
+    @property
+    def budget_bytes(self) -> int:
+        """Bytes the present classes may take."""
+        return self.budget.total_bytes(len(self._classes))
+
+    @property
+    def whole_file(self) -> bool:
+        """True if the budget bounds the saved file rather than the images alone."""
+        return self.budget.unit == "bytes"
+
+    # Single images
+
+    def encoded(self, index: int) -> bytes:
+        """An image as a whole file."""
+        _, images, rank = self._find(index)
+        return images.stream(rank)
+
+    def values(self, index: int) -> dict[str, Any]:
+        """The values beside an image, by name: arrays and JSON values."""
+        _, images, rank = self._find(index)
+        return unpack(images.values(rank))
+
+    def encoded_images(self, label: SupportsIndex) -> list[Encoded]:
+        """The images of a class as stored, for `add` of another memory."""
+        return self._class(label).encoded()
+
+    def sources(self, label: SupportsIndex) -> list[str]:
+        """Ids of a class's images, in rank order."""
+        return self._class(label).sources
+
+    def seen(self, label: SupportsIndex) -> int:
+        """Number of images offered to a class so far, stored or not."""
+        return self._class(label).seen
+
+    def duplicates(self) -> dict[int, int]:
+        """Number of exact duplicates left out, for each class that had any."""
+        return {label: c.duplicates for label, c in self._classes.items() if c.duplicates}
+
+    def kept_sources(self) -> int:
+        """Number of images stored as source bytes because encoding made them no smaller."""
+        return sum(int(images.kept.sum()) for images in self._classes.values())
+
+    def _class(self, label: SupportsIndex) -> ClassImages:
+        number = operator.index(label)
+        if number not in self._classes:
+            held = ", ".join(map(str, sorted(self._classes)[:10])) or "no class"
+            raise UsageError(f"class {number} is not in the memory, which holds {held}")
+        return self._classes[number]
+
+    def _find(self, index: int) -> tuple[int, ClassImages, int]:
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"index {index} is outside a memory of {len(self)} images")
+        number = bisect_right(self._ends, position)
+        label = self.labels[number]
+        images = self._classes[label]
+        return label, images, position - self._ends[number] + len(images)
+
+    def _name(self, label: int) -> str:
+        return self.class_names.get(label, str(label))
+
+    def _view(self, image: Any) -> Any:
+        return image if self.transform is None else self.transform(image)
+
+    def _encoder(self) -> Encoder:
+        return Encoder(self.codec, self.quality, self.accounting == "packed")
+
+    # Many images
+
+    def examples(self) -> Examples:
+        """The images as encoded training examples, unaffected by later changes."""
+        photos = tuple(
+            Photo(name, partial(images.stream, rank))
+            for images in self._classes.values()
+            for rank, name in enumerate(images.sources)
+        )
+        return Examples(photos, tuple(self.targets))
+
+    def draw(self, count: int, *, balanced: bool = False, seed: int | None = None) -> list[int]:
+        """Indices of randomly drawn images, for `sample`; arguments as there."""
+        random = self._random if seed is None else np.random.default_rng(seed)
+        return draw([len(images) for images in self._classes.values()], count, balanced, random)
+
+    def sample(
+        self,
+        count: int,
+        *,
+        balanced: bool = False,
+        values: tuple[str, ...] = (),
+        seed: int | None = None,
+        threads: int | None = None,
+    ) -> tuple[Any, ...]:
+        """Randomly drawn images and their labels, as a batch: `images, labels = sample(32)`.
+
+        Images are decoded by threads and transformed in order. No image is drawn twice, unless
+        there are fewer than `count` (of a class, if balanced).
+
+        Args:
+            balanced: every class is as likely, however many images it holds.
+            values: names of values beside the images to return after the labels, such as
+                `images, labels, logits = memory.sample(32, values=("logits",))`.
+            seed: draw the same images in every call; by default each call draws others.
+
+        Raises:
+            UsageError: the memory is empty, images differ in size, or lack a value.
+        """
+        chosen = self.draw(count, balanced=balanced, seed=seed)
+        with workers(threads) as pool:
+            streams = ordered(pool, lambda index: decode(self.encoded(index)), chosen)
+            images = [self._view(tensor(pixels)) for _, pixels in streams]
+        labels = collate([self._find(index)[0] for index in chosen], "labels")
+        beside = [self.values(index) for index in chosen] if values else []
+        columns = [column(beside, name) for name in values]
+        return collate(images, "images"), labels, *columns
+
+    def batches(
+        self,
+        batch_size: int,
+        size: int,
+        *,
+        train: bool = True,
+        seed: int = 0,
+        epoch: int | None = None,
+        threads: int | None = None,
+    ) -> Iterator[tuple["Tensor", "Tensor"]]:
+        """Uint8 batches (n, 3, size, size) and labels (n,), decoded by threads.
+
+        Training batches are shuffled, randomly cropped and mirrored; the draws depend on
+        seed, epoch and image only. Other batches are in order and centre-cropped.
+
+        Args:
+            epoch: by default 0 for the first training batches, 1 for the next call, ...
+        """
+        if epoch is None:
+            epoch = self._epoch
+            self._epoch += train
+        make = partial(batches, seed=seed, epoch=epoch, threads=threads)
+        return make(self.examples(), self.targets, batch_size, size, train)

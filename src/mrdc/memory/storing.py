@@ -1,0 +1,127 @@
+"""Store images in a memory within its budget."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+from mrdc._utils.errors import BudgetError
+from mrdc._utils.threads import workers
+from mrdc.memory.accounting import coming, entry_cost, room
+from mrdc.memory.budget import share
+from mrdc.memory.classes import ClassImages
+from mrdc.memory.contents import Contents
+from mrdc.memory.encode import Encoder, Item
+from mrdc.memory.file import IndexCost
+from mrdc.memory.fill import Growing, Skip, check_filled, fill
+from mrdc.memory.streams import cut_overall, priorities
+
+UNLIMITED = 2**62
+Advance = Callable[[int], None]
+
+
+class Storing(Contents):
+    """A memory whose contents change; the budget holds after every change."""
+
+    def _store(
+        self,
+        ranked: Mapping[int, list[Item]],
+        seen: Mapping[int, int],
+        threads: int | None,
+        skip: Skip | None,
+        progress: Advance = lambda count: None,
+        lenient: bool = False,
+    ) -> None:
+        """Store new classes, or other images of classes held, as many as fit.
+
+        A class without a readable image is refused, or left out if `lenient`.
+        """
+        encoder = self._encoder()
+        more = coming(self, ranked, seen, encoder)
+        entry, budget = entry_cost(self, self.budget, more.values), self.budget
+        bytes_left = room(self, budget, more)
+        others = {n: c for n, c in self._classes.items() if n not in ranked}
+        costs = [images.costs(entry) for images in others.values()]
+        held = [(int(cost.sum()), int(cost[0])) for cost in costs]
+        filled = self._fill(ranked, bytes_left, held, encoder, entry, threads, skip, progress)
+        if lenient:
+            filled = {n: grown for n, grown in filled.items() if grown.sizes or grown.waiting}
+        check_filled(filled, held, budget, lambda other: room(self, other, more), self._name)
+        new = {n: self._made(n, grown, seen[n]) for n, grown in filled.items()}
+        self._fit({**self._classes, **new}, bytes_left, entry)
+
+    def _store_overall(
+        self,
+        ranked: Mapping[int, list[Item]],
+        seen: Mapping[int, int],
+        seed: int,
+        threads: int | None,
+        skip: Skip | None,
+    ) -> None:
+        """Store the images of all classes that come first by priority, as many as fit."""
+        encoder = self._encoder()
+        more = coming(self, ranked, seen, encoder)
+        entry, left = entry_cost(self, self.budget, more.values), room(self, self.budget, more)
+        filled = self._fill(ranked, UNLIMITED, [], encoder, entry, threads, skip)
+        made = {n: self._made(n, grown, seen[n]) for n, grown in filled.items() if grown.sizes}
+        classes = {**self._classes, **made}
+        keys = {n: priorities(seed, n, images.sources) for n, images in classes.items()}
+        costs = {n: images.costs(entry) for n, images in classes.items()}
+        kept = cut_overall(keys, costs, left)
+        self._check_room(kept, classes, left)
+        self._replace(
+            {
+                n: images if kept[n] == list(range(len(images))) else images.take(kept[n])
+                for n, images in classes.items()
+            }
+        )
+
+    def _made(self, label: int, grown: Growing, seen: int) -> ClassImages:
+        """The images a class was filled with."""
+        before = self._classes[label].duplicates if label in self._classes else 0
+        counts = {"seen": seen, "duplicates": before + grown.duplicates}
+        return ClassImages.of(grown.taken, grown.starts, grown.sizes, self._spool, **counts)
+
+    def _fill(
+        self,
+        ranked: Mapping[int, list[Item]],
+        bytes_left: int,
+        held: Sequence[tuple[int, int]],
+        encoder: Encoder,
+        entry: IndexCost | None,
+        threads: int | None,
+        skip: Skip | None,
+        progress: Advance = lambda count: None,
+    ) -> dict[int, Growing]:
+        write = self._spool.append if self._spool else None
+        with workers(threads) as pool:
+            return fill(
+                ranked, bytes_left, held, encoder, pool, entry,
+                spool=write, skip=skip, progress=progress,
+            )  # fmt: skip
+
+    def _refit(self) -> None:
+        """Drop the lowest ranks if settings have changed so that the images no longer fit."""
+        entry, left = entry_cost(self, self.budget), room(self, self.budget)
+        if sum(int(images.costs(entry).sum()) for images in self._classes.values()) > left:
+            self._fit(self._classes, left, entry)
+
+    def _fit(self, classes: Mapping[int, ClassImages], left: int, entry: IndexCost | None) -> None:
+        """Hold the highest ranks of each class that fit together into `left` bytes."""
+        counts = share(left, [images.costs(entry) for images in classes.values()])
+        kept = dict(zip(classes, counts, strict=True))
+        self._check_room(kept, classes, left)
+        self._replace({label: images.cut(kept[label]) for label, images in classes.items()})
+
+    def _check_room(
+        self, kept: Mapping[int, object], classes: Mapping[int, ClassImages], left: int
+    ) -> None:
+        """Refuse a class that would hold no image."""
+        for label in (label for label, images in kept.items() if not images):
+            raise BudgetError(
+                f"the budget leaves {max(left, 0):,} bytes for the images of {len(classes)} "
+                f"classes, so no image of class {self._name(label)!r} fits: its first takes "
+                f"{classes[label].sizes[0]:,}; raise the budget"
+            )
+
+    def _replace(self, classes: dict[int, ClassImages]) -> None:
+        self._classes = classes
+        self._ends = list(accumulate(map(len, classes.values())))

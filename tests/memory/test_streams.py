@@ -1,0 +1,289 @@
+"""Classes that come again, reservoirs and samples."""
+
+import io
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mrdc._utils.errors import BudgetError, ImageError, UsageError
+from mrdc.codec import CODECS
+from mrdc.data.photo import Photo
+from mrdc.memory.budget import Budget
+from mrdc.memory.encode import Arrival
+from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.streams import interleave
+from tests.conftest import jpeg, pixels
+
+
+def bitmap(value: int) -> bytes:
+    """A small image; all have the same size."""
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4), (value, 0, 0)).save(file, "BMP")
+    return file.getvalue()
+
+
+BMP = [bitmap(value) for value in range(256)]
+SIZE = len(BMP[0])
+
+
+def room_for(images: int) -> Budget:
+    """A budget for so many of `BMP`."""
+    return Budget(images * SIZE, "originals", 1.0)
+
+
+def plain(images: int) -> ReplayMemory:
+    return ReplayMemory(room_for(images), "original")
+
+
+def photos(*names: str) -> list[Photo]:
+    return [Photo(name, partial(BMP.__getitem__, int(name[1:]))) for name in names]
+
+
+# Classes that come again
+
+
+def test_relative_ranks_are_interleaved() -> None:
+    """By hand: two of four old images have 1/8 and 3/8, four new ones 1/8, 3/8, 5/8 and 7/8."""
+    old, new = (
+        [Arrival(photo) for photo in photos(*names)]
+        for names in (("o0", "o1"), ("n0", "n1", "n2", "n3"))
+    )
+    merged = [item.source for item in interleave(old, 4, new)]
+    assert merged == ["o0", "n0", "o1", "n1", "n2", "n3"]
+    assert [i.source for i in interleave(old, 2, new)] == ["n0", "o0", "n1", "n2", "o1", "n3"]
+
+
+def test_old_and_new_images_are_held_in_proportion() -> None:
+    """Three arrivals of twenty images in a memory of twelve: four each, the best of them."""
+    memory = plain(12)
+    for start in (0, 20, 40):
+        memory.extend(7, photos(*(f"x{n}" for n in range(start, start + 20))))
+    held = sorted(int(name[1:]) for name in memory.sources(7))
+    assert held == [0, 1, 2, 3, 20, 21, 22, 23, 40, 41, 42, 43]
+    assert memory.seen(7) == 60
+
+
+def test_extending_makes_room_like_adding() -> None:
+    """Other classes lose their lowest ranks, and the shares are equal again."""
+    memory = plain(10)
+    memory.add({0: photos(*(f"a{n}" for n in range(9))), 1: photos("b100")})
+    memory.extend(1, photos(*(f"b{n}" for n in range(101, 120))))
+    assert Counter(memory.targets) == {0: 5, 1: 5}
+    assert memory.sources(0) == ["a0", "a1", "a2", "a3", "a4"]
+
+
+def test_unnamed_images_are_numbered_on() -> None:
+    """Names stay unique; an image that comes twice is stored once, where it ranks best."""
+    memory = plain(10)
+    memory.extend(3, BMP[:2])
+    memory.extend(3, BMP[1:4])
+    assert sorted(memory.sources(3)) == ["3/0", "3/2", "3/3", "3/4"]
+    assert memory.duplicates() == {3: 1}
+    memory.extend(3, [])
+    assert memory.seen(3) == 5
+
+
+def test_images_of_a_class_may_differ_in_encoding() -> None:
+    """A class that comes again after a change of quality keeps its older images as they are."""
+    memory = ReplayMemory("1MB", "jpeg", 80)
+    memory.extend(0, [pixels(0)])
+    memory.quality = 20
+    memory.extend(0, [pixels(1)])
+    assert memory.encoded(0) == CODECS["jpeg"].encode(pixels(0), 80)
+    assert memory.encoded(1) == CODECS["jpeg"].encode(pixels(1), 20)
+
+
+def test_a_class_is_removed() -> None:
+    """The others may then grow; a budget per class shrinks with it."""
+    memory = ReplayMemory(Budget(2, "class", float(SIZE)), "original")
+    memory.add({0: BMP[:1], 1: BMP[10:20]})
+    assert Counter(memory.targets) == {0: 1, 1: 3}
+    memory.remove(np.int64(0))
+    assert (memory.targets, memory.budget_bytes) == ([1, 1], 2 * SIZE)
+    with pytest.raises(UsageError, match="class 0 is not in the memory, which holds 1"):
+        memory.remove(0)
+    memory.remove(1)
+    assert len(memory) == 0
+
+
+def test_a_class_that_others_need_is_not_removed() -> None:
+    """An image larger than its class's share of a budget per class."""
+    memory = ReplayMemory(Budget(1, "class", float(len(jpeg(0)) - 50)), "original")
+    memory.add({0: BMP[:1], 1: [jpeg(0)]})
+    with pytest.raises(BudgetError, match="no image of class '1' fits"):
+        memory.remove(0)
+    assert memory.targets == [0, 1]
+
+
+# Reservoirs
+
+
+def offer(memory: ReplayMemory, names: list[str], label: int, **options: Any) -> None:
+    memory.reservoir(photos(*names), [label] * len(names), **options)
+
+
+@pytest.mark.parametrize("over", ["class", "all"])
+def test_a_reservoir_is_a_uniform_sample(over: Any) -> None:
+    """Each of 20 images is held 5 times of 20; chi-square over 400 seeds."""
+    held: Counter[str] = Counter()
+    for seed in range(400):
+        memory = plain(5)
+        for start in (0, 10):
+            offer(memory, [f"x{n}" for n in range(start, start + 10)], 0, over=over, seed=seed)
+        assert len(memory) == 5
+        held.update(memory.sources(0))
+    expected = 400 * 5 / 20
+    statistic = sum((held[f"x{n}"] - expected) ** 2 / expected for n in range(20))
+    assert statistic < 43.8  # 19 degrees of freedom, p = 0.001
+
+
+@pytest.mark.parametrize("over", ["class", "all"])
+def test_batches_do_not_matter_to_a_reservoir(over: Any) -> None:
+    """One by one, in batches or twice: the same images."""
+    names = [f"x{n}" for n in range(60)]
+    one, batches, twice = plain(8), plain(8), plain(8)
+    for name in names:
+        offer(one, [name], 0, over=over)
+    for start in range(0, 60, 15):
+        offer(batches, names[start : start + 15], 0, over=over)
+    offer(twice, names, 0, over=over)
+    offer(twice, names, 0, over=over)
+    assert one.sources(0) == batches.sources(0) == twice.sources(0)
+    other = plain(8)
+    offer(other, names, 0, over=over, seed=1)
+    assert other.sources(0) != one.sources(0)
+
+
+def test_reservoirs_share_by_class_or_not() -> None:
+    """90 images of one class and 10 of another in the room of 20."""
+    by_class, overall = plain(20), plain(20)
+    common, rare = [f"a{n}" for n in range(90)], [f"b{n}" for n in range(100, 110)]
+    for memory, over in ((by_class, "class"), (overall, "all")):
+        offer(memory, common, 0, over=over)
+        offer(memory, rare, 1, over=over)
+    assert Counter(by_class.targets) == {0: 10, 1: 10}
+    counts = Counter(overall.targets)
+    assert sum(counts.values()) == 20 and 1 <= counts[1] <= 6
+
+
+def test_no_class_is_lost_over_all() -> None:
+    """The best image of each class stays, however many of another come."""
+    memory = plain(3)
+    offer(memory, ["a0"], 0, over="all")
+    offer(memory, [f"b{n}" for n in range(1, 200)], 1, over="all")
+    assert Counter(memory.targets) == {0: 1, 1: 2}
+    offer(memory, ["c250"], 2, over="all")
+    with pytest.raises(BudgetError, match=r"bytes for the images of 4 classes, so no image"):
+        offer(memory, ["d251"], 3, over="all")
+    assert Counter(memory.targets) == {0: 1, 1: 1, 2: 1}
+
+
+def test_full_reservoirs_do_not_encode_what_they_reject() -> None:
+    """Of 200 images after the first 50, about 5 / n of each are encoded."""
+    memory, calls = plain(5), Counter[str]()
+    names = [f"x{n}" for n in range(250)]
+    offer(memory, names[:50], 0)
+
+    def load(name: str) -> bytes:
+        calls[name] += 1
+        return BMP[int(name[1:])]
+
+    for name in names[50:]:
+        memory.reservoir([Photo(name, partial(load, name))], [0])
+    assert 0 < len(calls) < 25  # 5 * ln(250 / 50) = 8 expected
+
+
+def test_a_reservoir_uses_room_that_appears() -> None:
+    """After a larger budget it fills up again."""
+    memory = plain(4)
+    offer(memory, [f"x{n}" for n in range(50)], 0)
+    memory.rebudget(room_for(9))
+    offer(memory, [f"x{n}" for n in range(50, 99)], 0)
+    assert len(memory) == 9
+
+
+def test_wrong_batches_are_refused() -> None:
+    """The message says what was given."""
+    memory = plain(4)
+    for images, labels, options, message in (
+        (BMP[:2], [0], {}, "there are 2 images, but 1 labels"),
+        (BMP[:1], [0], {"over": "phase"}, "over must be 'class' or 'all', got 'phase'"),
+        (BMP[:1], [-1], {}, "label -1 must be a whole number"),
+        ([3], [0], {}, "image 0: got int; pass a path"),
+        (BMP[:2], [0, 0], {"values": {"x": [1]}}, "values 'x' are 1, but there are 2 images"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            memory.reservoir(images, labels, **options)  # type: ignore[arg-type]
+    assert len(memory) == 0
+
+
+@pytest.mark.parametrize("over", ["class", "all"])
+def test_unreadable_images_of_a_stream_are_skipped(over: Any) -> None:
+    """Also if no image of their class can be read."""
+    memory, skipped = plain(4), list[ImageError]()
+    memory.reservoir([BMP[0], b"text"], [0, 1], over=over, skip=skipped.append)
+    assert (memory.targets, len(skipped)) == ([0], 1)
+
+
+# Samples
+
+
+def test_samples_are_batches_of_images_and_labels() -> None:
+    """No image twice until all were drawn; the same seed, the same images."""
+    memory = plain(20)
+    memory.add({0: BMP[:6], 5: BMP[6:10]})
+    images, labels = memory.sample(10)
+    assert (images.shape, images.dtype) == ((10, 3, 4, 4), torch.uint8)
+    assert sorted(images[:, 0, 0, 0].tolist()) == list(range(10))
+    assert torch.equal(labels, torch.where(images[:, 0, 0, 0] < 6, 0, 5))
+    assert Counter(memory.draw(25)).most_common()[-1][1] == 2
+    first, again = memory.draw(5), memory.draw(5)
+    assert first != again
+    assert memory.draw(5, seed=3) == memory.draw(5, seed=3)
+
+
+def test_balanced_samples_draw_every_class_as_often() -> None:
+    """Whatever it holds; a class with few images is repeated."""
+    memory = plain(40)
+    memory.add({0: BMP[:30], 1: BMP[30:32], 2: BMP[40:43]})
+    labels = memory.sample(9, balanced=True)[1]
+    assert Counter(labels.tolist()) == {0: 3, 1: 3, 2: 3}
+    counts = Counter(memory.sample(10, balanced=True)[1].tolist())
+    assert sorted(counts.values()) == [3, 3, 4]
+    few = [memory.draw(1, balanced=True)[0] for _ in range(300)]
+    assert 60 < sum(index >= 32 for index in few) < 140
+
+
+def test_samples_are_transformed() -> None:
+    """Images of one size after the transform make a batch; others are refused."""
+    memory = ReplayMemory("1MB", "original", transform=lambda image: image[:, :2, :2].float())
+    memory.add({0: [jpeg(0, 95, 8, 9), jpeg(1, 95, 9, 8)]})
+    assert memory.sample(4)[0].shape == (4, 3, 2, 2)
+    memory.transform = None
+    with pytest.raises(UsageError, match=r"images differ in shape, such as .* a transform"):
+        memory.sample(2)
+    memory.transform = lambda image: "text"
+    assert memory.sample(2)[0] == ["text"] * 2
+
+
+def test_nothing_can_be_drawn_from_an_empty_memory() -> None:
+    """Nor fewer than one image."""
+    memory = plain(4)
+    with pytest.raises(UsageError, match="the memory is empty: add images before"):
+        memory.sample(1)
+    memory.add({0: BMP[:1]})
+    with pytest.raises(UsageError, match="must be at least 1, got 0"):
+        memory.draw(0)
+
+
+def test_memories_describe_themselves() -> None:
+    """In a console."""
+    memory = plain(4)
+    memory.add({0: BMP[:2]})
+    found = f"<ReplayMemory: 2 images of 1 classes, {2 * SIZE} of {4 * SIZE} bytes, original>"
+    assert repr(memory) == found
