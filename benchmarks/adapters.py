@@ -229,12 +229,14 @@ def with_ours(how: str, make: Strategy, budget: str) -> tuple[Strategy, list[Any
     return changed, policies
 
 
-def strategies() -> None:
+def strategies(only: str | None) -> None:
     """Run every strategy with its own buffer, and with a memory of ours."""
     budget = "14kB"
     with tempfile.TemporaryDirectory() as folder:
         benchmark = make_benchmark(make_photos(Path(folder)), 3, SIDE)
         for name, (how, make) in STRATEGIES.items():
+            if only not in (None, name):
+                continue
             stock = attempt(make, benchmark)[1]
             changed, policies = with_ours(how, make, budget)
             ours = attempt(changed, benchmark)[1]
@@ -380,11 +382,12 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     parser = options(__doc__)
     parser.add_argument("question", choices=["strategies", "bytes", "throughput"])
+    parser.add_argument("--only", help="a strategy, by name; by default all of them")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=2)
     args = parser.parse_args()
     if args.question == "strategies":
-        strategies()
+        strategies(args.only)
     elif args.question == "throughput":
         throughput(args.photos, args.label)
     elif args.photos is None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute, TransformGroups
+from avalanche.benchmarks.utils.data_attribute import TensorDataAttribute
 from avalanche.benchmarks.utils.flat_data import FlatData
 from avalanche.benchmarks.utils.utils import concat_datasets
 from avalanche.models.utils import avalanche_forward
@@ -31,9 +32,8 @@ from mrdc.adapters.store import Store
 from mrdc.codec.image import Pixels
 from mrdc.data.photo import Photo, file_photo
 
-OTHERS = {DER: "logits", FeatureReplay: "features"}
 IMAGES = 2**31 - 1  # the budget bounds bytes; no number of images does
-TARGETS, TASKS = "targets", "targets_task_labels"
+TARGETS, TASKS, LOGITS = "targets", "targets_task_labels", "logits"
 
 
 def byte_replay(
@@ -50,10 +50,9 @@ def use_mrdc(strategy: Any, budget: int | str, **options: Any) -> "ByteBuffer":
     Raises:
         UsageError: it keeps no buffer that can be replaced.
     """
-    if isinstance(strategy, tuple(OTHERS)):
-        what = next(what for kind, what in OTHERS.items() if isinstance(strategy, kind))
-        raise UsageError(f"{type(strategy).__name__} stores {what}, which ByteBuffer does not")
-    policy = ByteBuffer(budget, **options)
+    if isinstance(strategy, FeatureReplay):
+        raise UsageError("FeatureReplay stores features, not images")
+    policy = ByteBuffer(budget, logits=isinstance(strategy, DER), **options)
     owners = [strategy, getattr(strategy, "buffer", None), *strategy.plugins]
     found = [owner for owner in owners if isinstance(_policy(owner), ExemplarsBuffer)]
     for owner in found:
@@ -80,15 +79,18 @@ class Group(NamedTuple):
 
 
 class ByteBuffer(ExemplarsBuffer):
-    """A storage policy that is bounded in bytes; arguments as for `Store`.
+    """A storage policy that is bounded in bytes; `options` as for `Store`.
+
+    With `logits`, samples end in the model's outputs from when they were stored, as DER needs;
+    these count towards the budget.
 
     Attributes:
         memory: the `ReplayMemory`; `memory.save(path)` writes it.
     """
 
-    def __init__(self, budget: int | str, **options: Any):
+    def __init__(self, budget: int | str, *, logits: bool = False, **options: Any):
         super().__init__(IMAGES)
-        self.store = Store(budget, **options)
+        self.store, self.logits = Store(budget, **options), logits
         self.groups: list[Group] = []  # by label of the memory
         self._keys: dict[Any, int] = {}
         self.buffer_groups: dict[int, ExemplarsBuffer] = {}
@@ -119,9 +121,13 @@ class ByteBuffer(ExemplarsBuffer):
             raw, place, transforms = locate(data._flat_data, index)
             task = int(getattr(data, TASKS)[index]) if hasattr(data, TASKS) else None
             label = self._label(Group(int(data.targets[index]), task, transforms))
-            name = f"{label}/{len(photos.get(label, []))}"
-            photos.setdefault(label, []).append(_photo(raw, place, name))
-        self.store.learn(photos, partial(self._embed, agent_state))
+            of_group = photos.setdefault(label, [])
+            seen = self.memory.seen(label) if label in self.memory.labels else 0
+            of_group.append(_photo(raw, place, f"{label}/{seen + len(of_group)}"))
+        values: dict[int, dict[str, Any]] = {}
+        for label, of_group in photos.items() if self.logits else ():
+            values[label] = {LOGITS: self._embed(agent_state, of_group, outputs=True).numpy()}
+        self.store.learn(photos, partial(self._embed, agent_state), values)
         self._refresh()
 
     def _label(self, group: Group) -> int:
@@ -133,8 +139,8 @@ class ByteBuffer(ExemplarsBuffer):
             self.groups.append(group)
         return self._keys[key]
 
-    def _embed(self, strategy: Any, photos: Sequence[Photo]) -> Tensor:
-        """Features under the strategy's model, of images as it sees them in evaluation."""
+    def _embed(self, strategy: Any, photos: Sequence[Photo], outputs: bool = False) -> Tensor:
+        """Features (or outputs) of the strategy's model, of images as evaluation shows them."""
         groups = [self.groups[int(photo.id.partition("/")[0])] for photo in photos]
 
         def view(index: int, image: Image.Image) -> Tensor:
@@ -149,18 +155,22 @@ class ByteBuffer(ExemplarsBuffer):
 
         extractor = getattr(strategy.model, "feature_extractor", None)  # of prototype networks
         model = strategy.model if extractor is None else extractor
-        return embed_photos(model, photos, view, run, strategy.eval_mb_size or 64)
+        batch = strategy.eval_mb_size or 64
+        return embed_photos(model, photos, view, run, batch, outputs)
 
     def _refresh(self) -> None:
         """Make the data sets of all groups anew."""
         examples = self.memory.examples()
-        photos: dict[int, list[Photo]] = {label: [] for label in self.memory.labels}
-        for photo, label in zip(examples.photos, examples.labels, strict=True):
-            photos[label].append(photo)
-        self.buffer_groups = {label: Fixed(self._data(label, of)) for label, of in photos.items()}
+        places: dict[int, list[int]] = {label: [] for label in self.memory.labels}
+        for place, label in enumerate(examples.labels):
+            places[label].append(place)
+        self.buffer_groups = {
+            label: Fixed(self._data(label, [examples.photos[place] for place in at], at))
+            for label, at in places.items()
+        }
         self.buffer = concat_datasets(self.buffer_datasets)
 
-    def _data(self, label: int, photos: Sequence[Photo]) -> AvalancheDataset:
+    def _data(self, label: int, photos: Sequence[Photo], at: Sequence[int]) -> AvalancheDataset:
         """The images of a group, in the form of the experiences' data sets."""
         assert self._like is not None
         group = self.groups[label]
@@ -171,9 +181,10 @@ class ByteBuffer(ExemplarsBuffer):
                 value = [values[attribute.name]] * len(photos)
                 attributes.append(DataAttribute(value, attribute.name, attribute.use_in_getitem))
             elif attribute.use_in_getitem:
-                raise UsageError(
-                    f"samples have {attribute.name!r}, which ByteBuffer does not store"
-                )
+                raise UsageError(f"samples have {attribute.name!r}, which is not stored")
+        if self.logits:
+            rows = [torch.from_numpy(self.memory.values(place)[LOGITS].copy()) for place in at]
+            attributes.append(TensorDataAttribute(rows, LOGITS, use_in_getitem=True))
         views = {name: Through(group.transforms, name) for name in ("train", "eval")}
         return type(self._like)(
             [Stored(photos, group.target)],

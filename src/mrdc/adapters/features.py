@@ -17,8 +17,9 @@ def embed_photos(
     view: Callable[[int, Image.Image], Tensor],
     run: Callable[[Tensor, slice], Tensor],
     batch_size: int = 64,
+    outputs: bool = False,
 ) -> Tensor:
-    """Features (n, d) in evaluation mode, float32 on the CPU.
+    """Features (n, d), or the model's outputs, in evaluation mode; float32 on the CPU.
 
     Args:
         model: a classifier, or a feature extractor, which has no linear layer.
@@ -33,7 +34,8 @@ def embed_photos(
             views = [view(i, image) for i, image in enumerate(images, start)]
             seen.clear()
             output = run(torch.stack(views), part)
-            rows.append((seen[-1] if seen else output).float().flatten(1).cpu())
+            found = seen[-1] if seen and not outputs else output
+            rows.append(found.float().flatten(1).cpu())
     return torch.cat(rows)
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc._utils.errors import BudgetError, UsageError
@@ -16,6 +18,7 @@ from mrdc.planning.search import Pool, search
 from mrdc.planning.selection import SELECTORS, random_choice
 from mrdc.planning.settings import SearchSettings
 
+Columns = Mapping[str, NDArray[Any]]  # values by name, (n, ...)
 Embed = Callable[[Sequence[Photo]], Tensor]  # photos to features (n, d)
 
 
@@ -53,8 +56,16 @@ class Store:
         if self.memory.budget.unit != "bytes":
             raise UsageError(f"budget must be in bytes, such as 20MB, got {budget!r}")
 
-    def learn(self, photos: Mapping[int, Sequence[Photo]], embed: Embed) -> None:
-        """Add classes; `embed` is called with photos if a ranking or R_q needs features.
+    def learn(
+        self,
+        photos: Mapping[int, Sequence[Photo]],
+        embed: Embed,
+        values: Mapping[int, Columns] | None = None,
+    ) -> None:
+        """Add images by label; `embed` is called with photos if a ranking or R_q needs features.
+
+        Args:
+            values: values beside the images, by label and name, one for each image.
 
         Raises:
             BudgetError: the budget has no room for one image of each class.
@@ -75,9 +86,17 @@ class Store:
         )
         if self.choosing:
             self._choose(pool)
-        ranked = zip(images.photos, pool.rankings(), strict=True)
-        chosen = [[of_class[i] for i in order] for of_class, order in ranked]
-        self.memory.add(dict(zip(photos, chosen, strict=True)))
+        new: dict[int, list[Photo]] = {}
+        beside: dict[int, Columns] = {}
+        for (label, of_class), order in zip(photos.items(), pool.rankings(), strict=True):
+            ranked = [of_class[i] for i in order]
+            columns = {name: rows[order] for name, rows in (values or {}).get(label, {}).items()}
+            if label in self.memory.labels:
+                self.memory.extend(label, ranked, values=columns)
+            else:
+                new[label], beside[label] = ranked, columns
+        if new:
+            self.memory.add(new, values=beside)
 
     def _choose(self, pool: Pool) -> None:
         """Choose a codec and quality for all images from now on."""

@@ -14,8 +14,8 @@ from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo, to_pixels
-from mrdc.memory.classes import Spool
 from mrdc.memory.export import extension
+from mrdc.memory.payload import Spool
 
 LOSSY = frozenset({"jpg", "webp", "avif", "jp2"})
 QUALITY = 95  # of a shrunk image, if the source was lossy
