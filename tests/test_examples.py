@@ -34,6 +34,15 @@ def test_training_loop() -> None:
     assert last_number(compressed) > last_number(originals)
 
 
+def test_replay() -> None:
+    """Replay forgets less, within its bytes."""
+    nothing, replayed = output(EXAMPLES / "replay.py").splitlines()
+    score = re.compile(r"accuracy +([\d.]+) %")
+    before, after = (float(score.findall(line)[0]) for line in (nothing, replayed))
+    assert after > before + 20
+    assert " images of 10 classes, " in replayed
+
+
 def test_own_method() -> None:
     """A method with replay beats finetuning."""
     finetune, mine = output(EXAMPLES / "own_method.py").splitlines()

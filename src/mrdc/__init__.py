@@ -3,7 +3,7 @@
     import mrdc
     plan = mrdc.plan("photos", "20/class")               # which quality, how many images
     packed = mrdc.pack("photos", "200MB", "old.mrdc")    # one memory file
-    memory = mrdc.ReplayMemory.load("old.mrdc")          # a torch Dataset
+    memory = mrdc.ReplayMemory.load("old.mrdc")          # a data set for any DataLoader
     stream = mrdc.open_stream("photos", phases=5)
     result = mrdc.run_phases(mrdc.LUCIR(), stream)       # learn it phase by phase
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mrdc._utils.errors import DataError as DataError
     from mrdc._utils.errors import ImageError as ImageError
     from mrdc._utils.errors import MemoryFileError as MemoryFileError
+    from mrdc._utils.errors import MissingError as MissingError
     from mrdc._utils.errors import MrdcError as MrdcError
     from mrdc._utils.errors import OutputError as OutputError
     from mrdc._utils.errors import SweepError as SweepError
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from mrdc.nn.net import Net as Net
     from mrdc.nn.net import Output as Output
     from mrdc.nn.settings import TrainSettings as TrainSettings
+    from mrdc.planning.learn import Replay as Replay
     from mrdc.planning.pack import pack as pack
     from mrdc.planning.plan import plan as plan
     from mrdc.planning.selection import SELECTORS as SELECTORS
@@ -73,8 +75,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "mrdc._utils.errors": (
-        "BudgetError CheckpointError DataError ImageError MemoryFileError MrdcError OutputError "
-        "SweepError TrainingError UsageError VolumeError"
+        "BudgetError CheckpointError DataError ImageError MemoryFileError MissingError MrdcError "
+        "OutputError SweepError TrainingError UsageError VolumeError"
     ),
     "mrdc.codec": "CODECS Codec",
     "mrdc.data": "DATASETS",
@@ -96,6 +98,7 @@ _HOME = {
     "mrdc.nn.heads": "Head",
     "mrdc.nn.net": "Net Output",
     "mrdc.nn.settings": "TrainSettings",
+    "mrdc.planning.learn": "Replay",
     "mrdc.planning.pack": "pack",
     "mrdc.planning.plan": "plan",
     "mrdc.planning.selection": "SELECTORS",
@@ -110,7 +113,12 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'mrdc' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        from mrdc._utils.extras import missing
+
+        raise missing(error, f"mrdc.{name}") or error from None
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,11 @@
 """The buffer for Mammoth, driven as its er, derpp and icarl drive theirs."""
 
 import os
+import sys
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -103,11 +105,13 @@ def test_refusals() -> None:
 
 @pytest.mark.skipif(CLONE is None, reason="MRDC_MAMMOTH names no clone")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["er", "derpp"])
-def test_methods_of_mammoth(method: str) -> None:
-    """The method's own `observe`, over a small network."""
+@pytest.mark.parametrize("method", ["Er", "Der", "Derpp", "ErACE", "Fdr"])
+def test_methods_of_mammoth(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method's own `observe`, over a small network and a few tasks."""
+    monkeypatch.setitem(sys.modules, "open_clip", MagicMock())  # else importing downloads weights
     with importing_from(CLONE):
-        kind: Any = getattr(import_module(f"models.{method}"), method.capitalize())
+        name = {"ErACE": "er_ace"}.get(method, method.lower())
+        kind: Any = getattr(import_module(f"models.{name}"), method)
         net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 4))
         model = SimpleNamespace(
             net=net,
@@ -117,9 +121,16 @@ def test_methods_of_mammoth(method: str) -> None:
             transform=lambda image: image,
             device="cpu",
             buffer=None,
+            i=0,
+            soft=torch.nn.Softmax(dim=1),
+            seen_so_far=torch.tensor([]).long(),
         )
+        model.args.batch_size = model.args.buffer_size = 8
+        model.args.task_free = False
         buffer = use_mrdc(model, "20kB", quality=50)
-        for step in range(6):
-            images, labels, _ = batch(8 * step)
+        for model.current_task in range(3):
+            images, labels, _ = batch(8 * model.current_task)
             assert np.isfinite(kind.observe(model, images, labels, images))
+            if method == "Fdr":
+                kind.end_task(model, SimpleNamespace(train_loader=[(images, labels, images)]))
         assert 0 < len(buffer) <= 48

@@ -10,6 +10,7 @@
     |- CheckpointError  a checkpoint is missing, damaged or something else
     |- TrainingError    training diverged or ran out of memory
     |- OutputError      something could not be written
+    |- MissingError     a package of an extra is not installed
     `- SweepError       some runs of a sweep failed
 
 The command line turns each into one line on standard error and exit code 2.
@@ -54,6 +55,10 @@ class TrainingError(MrdcError, RuntimeError):
 
 class OutputError(MrdcError, OSError):
     """Something could not be written; nothing was left behind."""
+
+
+class MissingError(MrdcError, ImportError):
+    """A package of an extra is not installed."""
 
 
 class SweepError(MrdcError, RuntimeError):

@@ -39,13 +39,13 @@ TARGETS, TASKS, LOGITS = "targets", "targets_task_labels", "logits"
 def byte_replay(
     budget: int | str, *, batch_size_mem: int | None = None, **options: Any
 ) -> ReplayPlugin:
-    """Experience replay within a byte budget; `options` as for `Store`."""
+    """Experience replay within a byte budget; `options` as for `mrdc.Replay`."""
     policy = ByteBuffer(budget, **options)
     return ReplayPlugin(IMAGES, batch_size_mem=batch_size_mem, storage_policy=policy)
 
 
 def use_mrdc(strategy: Any, budget: int | str, **options: Any) -> "ByteBuffer":
-    """Replace the buffer of a strategy, wherever it keeps one; `options` as for `Store`.
+    """Replace the buffer of a strategy, wherever it keeps one; `options` as for `mrdc.Replay`.
 
     Raises:
         UsageError: it keeps no buffer that can be replaced.
@@ -79,7 +79,7 @@ class Group(NamedTuple):
 
 
 class ByteBuffer(ExemplarsBuffer):
-    """A storage policy that is bounded in bytes; `options` as for `Store`.
+    """A storage policy that is bounded in bytes; `options` as for `mrdc.Replay`.
 
     With `logits`, samples end in the model's outputs from when they were stored, as DER needs;
     these count towards the budget.
@@ -127,7 +127,7 @@ class ByteBuffer(ExemplarsBuffer):
         values: dict[int, dict[str, Any]] = {}
         for label, of_group in photos.items() if self.logits else ():
             values[label] = {LOGITS: self._embed(agent_state, of_group, outputs=True).numpy()}
-        self.store.learn(photos, partial(self._embed, agent_state), values)
+        self.store.learn_with(partial(self._embed, agent_state), photos, values)
         self._refresh()
 
     def _label(self, group: Group) -> int:

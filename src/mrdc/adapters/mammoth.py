@@ -62,7 +62,7 @@ class ByteBuffer:
         """Drop everything; an image that is added again is not encoded a second time."""
         self._known = {} if forget else self._by_pixels()
         self.memory = ReplayMemory(self._budget, *self._pair)
-        self.names: list[str] = []  # of values beside the images
+        self.names: list[str] = []  # of what is given beside images: labels, logits, tasks
         self.num_seen_examples = 0
 
     def _by_pixels(self) -> dict[bytes, Encoded]:
@@ -108,7 +108,8 @@ class ByteBuffer:
         classes = [0] * len(images) if labels is None else labels.cpu().tolist()
         beside = {LOGITS: logits, TASKS: task_labels}
         values = {n: v.detach().cpu().numpy() for n, v in beside.items() if v is not None}
-        self.names = [name for name in (LOGITS, TASKS) if name in values]
+        given = {LABELS: labels, **beside}
+        self.names = [name for name, column in given.items() if column is not None]
         self.memory.reservoir(images, classes, over="all", seed=self.seed, values=values)
         self.num_seen_examples += len(images)
 
@@ -135,7 +136,7 @@ class ByteBuffer:
             places = places[np.asarray(force_indexes)]
         target = self.device if device is None else device
         images = self._images(places)
-        found = [_apply(images, transform), self._labels(places), *self._values(places)]
+        found = [_apply(images, transform), *self._values(places)]
         if return_not_aug:
             found.insert(0, _apply(images, not_aug_transform))
         if return_index:
@@ -145,26 +146,27 @@ class ByteBuffer:
     def get_all_data(self, transform: Any = None, device: Any = None) -> tuple[Tensor, ...]:
         """All images with everything beside them."""
         every = np.arange(len(self))
-        parts = (_apply(self._images(every), transform), self._labels(every), *self._values(every))
+        parts = (_apply(self._images(every), transform), *self._values(every))
         return tuple(part.to(self.device if device is None else device) for part in parts)
 
     def _images(self, places: Any) -> Tensor:
         """Images (n, 3, h, w) between 0 and 1."""
         return torch.stack([self.memory[int(place)][0] for place in places]).float() / 255
 
-    def _labels(self, places: Any) -> Tensor:
-        return torch.tensor(self.memory.targets)[torch.from_numpy(places)]
-
     def _values(self, places: Any) -> list[Tensor]:
-        rows = [self.memory.values(int(place)) for place in places] if self.names else []
-        return [torch.from_numpy(np.stack([row[name] for row in rows])) for name in self.names]
+        """What was given beside images at these places, in Mammoth's order."""
+        rows = [self.memory.values(int(place)) for place in places]
+        targets = self.memory.targets
+        found = []
+        for name in self.names:
+            column = [targets[place] for place in places] if name == LABELS else None
+            found.append(torch.from_numpy(np.stack(column or [row[name] for row in rows])))
+        return found
 
     def __getattr__(self, name: str) -> Any:
         every = np.arange(len(self.__dict__.get("memory", ())))
         if name == "examples" and len(every):
             return self._images(every).to(self.device)
-        if name == LABELS and len(every):
-            return self._labels(every).to(self.device)
         if name in self.__dict__.get("names", ()) and len(every):
             return self._values(every)[self.names.index(name)].to(self.device)
         raise AttributeError(name)

@@ -29,7 +29,7 @@ BYPASS = ("_construct_exemplar", "build_rehearsal_memory")  # what some learners
 
 
 def use_mrdc(model: Any, budget: int | str, folder: Path | None = None, **options: Any) -> Store:
-    """Let a learner keep its exemplars in a memory; `options` as for `Store`.
+    """Let a learner keep its exemplars in a memory; `options` as for `mrdc.Replay`.
 
     Args:
         folder: where stored files lie, for data sets of paths; by default a temporary folder.
@@ -50,7 +50,7 @@ def _build(model: Any, store: Store, folder: Path, data_manager: Any, per_class:
     """Store exemplars of the new classes, and give the learner all of them with class means."""
     known, total = model._known_classes, model._total_classes
     photos = {label: _photos(data_manager, label) for label in range(known, total)}
-    store.learn(photos, partial(_embed, model, data_manager))
+    store.learn_with(partial(_embed, model, data_manager), photos)
     memory = store.memory
     examples = memory.examples()
     if data_manager.use_path:

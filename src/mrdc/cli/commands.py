@@ -10,6 +10,7 @@ import tyro
 from mrdc.cli.lists import study_lines
 from mrdc.detection.settings import DetectSettings
 from mrdc.memory.export import Format
+from mrdc.planning.add import AddSettings
 from mrdc.planning.settings import PackSettings, PlanSettings
 from mrdc.training.settings import RunSettings
 
@@ -71,6 +72,62 @@ class ExportCommand:
     """folder: a sub-folder per class; webdataset: a tar of images, classes and details; coco:
     images with boxes, and annotations.json. By default webdataset if the output ends in .tar, coco
     if there are boxes."""
+    json: Json = False
+
+
+Changed = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        aliases=["-o"], help="Memory file to write; by default the file is changed in place."
+    ),
+]
+Force = Annotated[bool, tyro.conf.arg(help="Replace the output if it exists.")]
+
+
+@dataclass(frozen=True)
+class AddCommand(AddSettings):
+    """Add images to a memory file: new classes, or more images of classes in it."""
+
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class RemoveCommand:
+    """Remove classes from a memory file."""
+
+    memory: tyro.conf.Positional[Path]
+    """A memory file."""
+    classes: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="CLASS...")]
+    """Names or labels of classes."""
+    output: Changed = None
+    force: Force = False
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class RebudgetCommand:
+    """Change the budget of a memory file; drops the lowest ranks to fit."""
+
+    memory: tyro.conf.Positional[Path]
+    """A memory file."""
+    budget: tyro.conf.Positional[str]
+    """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
+    output: Changed = None
+    force: Force = False
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class MergeCommand:
+    """Merge memory files into one; classes with the same name become one."""
+
+    memories: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="MEMORY...")]
+    """Two memory files or more."""
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """Memory file to write."""
+    budget: str | None = None
+    """As for `pack`; by default that of the first file."""
+    force: Force = False
     json: Json = False
 
 
@@ -175,6 +232,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "info": InfoCommand,
     "audit": AuditCommand,
     "export": ExportCommand,
+    "add": AddCommand,
+    "remove": RemoveCommand,
+    "rebudget": RebudgetCommand,
+    "merge": MergeCommand,
     "run": RunCommand,
     "sweep": SweepCommand,
     "study": StudyCommand,

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mrdc import __version__
 from mrdc._utils.errors import ImageError, MrdcError, UsageError
+from mrdc._utils.extras import missing
 from mrdc._utils.registry import import_plugins
 from mrdc._utils.text import printable
 from mrdc.cli import verbs
@@ -48,6 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(f"{error} (--skip-bad leaves such files out)", 2)
     except MrdcError as error:
         return _fail(str(error), 2)
+    except ModuleNotFoundError as error:
+        instead = missing(error, f"mrdc {' '.join(arguments[:1])}")
+        if instead is None:
+            raise
+        return _fail(str(instead), 2)
     except KeyboardInterrupt:
         resumes = arguments[:1] in (["run"], ["sweep"], ["study"])
         kept = "run the same command to resume" if resumes else "nothing was written"

@@ -11,6 +11,7 @@ from mrdc.memory.file import MemoryFile
 
 if TYPE_CHECKING:
     from mrdc.memory.audit import Audit
+    from mrdc.memory.edit import Edited
     from mrdc.planning.pack import Packed
     from mrdc.planning.plan import Plan
 
@@ -101,6 +102,21 @@ def packed(console: Console, result: "Packed") -> None:
         console.print(f"{kept} stored as source bytes, which encoding does not shrink")
     if not result.plan:
         remarks(console, about["skipped"], about["ignored"])
+
+
+def edited(console: Console, result: "Edited") -> None:
+    about = result.to_json()
+    console.print(
+        f"Wrote {clean(about['path'])}: {count(about['items'], 'image')} (before: "
+        f"{about['items_before']:,}) of {count(about['classes'], 'class')}; "
+        f"{size(about['payload_bytes'])} of images, {size(about['file_bytes'])} of file"
+    )
+    if about.get("removed"):
+        console.print(f"Removed {clean(', '.join(about['removed']))}")
+    if "offered" in about:
+        console.print(f"{count(about['offered'], 'image')} offered")
+    console.print(budget_line(about["budget"], about["items"]))
+    remarks(console, about.get("skipped", []), about.get("ignored", []))
 
 
 def about(file: MemoryFile) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.config import named
 from mrdc.experiments.settings import AnySettings, decisive_settings
 from mrdc.experiments.studies import find_study
+from mrdc.memory import edit
 from mrdc.memory.budget import parse_budget
 from mrdc.memory.file import MemoryFile
+from mrdc.planning.add import run_add
 from mrdc.training.settings import RunSettings
 
 
@@ -106,6 +108,28 @@ def export(command: commands.ExportCommand, console: Console) -> int:
     return answer(command.json, result, lambda: console.print(line))
 
 
+def add(command: commands.AddCommand, console: Console) -> int:
+    check_source(command.photos)
+    with stages(command.json) as progress:
+        found = run_add(command, progress=progress)
+    return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
+
+
+def remove(command: commands.RemoveCommand, console: Console) -> int:
+    found = edit.remove(command.memory, command.classes, command.output, command.force)
+    return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
+
+
+def rebudget(command: commands.RebudgetCommand, console: Console) -> int:
+    found = edit.rebudget(command.memory, command.budget, command.output, command.force)
+    return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
+
+
+def merge(command: commands.MergeCommand, console: Console) -> int:
+    found = edit.merge(command.memories, command.output, command.budget, command.force)
+    return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
+
+
 def report(command: commands.ReportCommand, console: Console) -> int:
     from mrdc.report import write_report
 
@@ -156,6 +180,10 @@ VERBS: dict[str, Callable[[Any, Console], int]] = {
     "info": info,
     "audit": audit,
     "export": export,
+    "add": add,
+    "remove": remove,
+    "rebudget": rebudget,
+    "merge": merge,
     "report": report,
     "study": study,
     "list": list_,

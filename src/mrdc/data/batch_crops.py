@@ -10,10 +10,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from mrdc._utils.extras import Tensor, torch
 from mrdc.data.crops import AREAS, LOG_ASPECTS, TRIES, short_side
 
 Floats = NDArray[np.float32]

@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from mrdc._utils.extras import Tensor, torch
 from mrdc.codec.image import Pixels
 
 AREAS = (0.08, 1.0)  # share of the image that a random crop takes
@@ -32,7 +30,7 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
     """Resize a uint8 image (3, h, w), bilinear with antialiasing."""
     if image.shape[1:] == (height, width):
         return image
-    return F.interpolate(
+    return torch.nn.functional.interpolate(
         image[None], (height, width), mode="bilinear", antialias=True, align_corners=False
     )[0]
 

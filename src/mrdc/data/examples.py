@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from mrdc._utils.extras import Tensor
 from mrdc.data.crops import tensor
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo

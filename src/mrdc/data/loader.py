@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from mrdc._utils.extras import Tensor, torch
 from mrdc._utils.threads import ordered, workers
 from mrdc.data.crops import centre_crop, stack, train_crop
 

@@ -5,9 +5,10 @@ import os
 import stat
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mrdc._utils.errors import ImageError
+from mrdc._utils.extras import installed_torch
 from mrdc.codec.image import Pixels, decode
 
 MAX_BYTES = 1 << 28  # more than the raw pixels of the largest image that `decode` accepts
@@ -40,6 +41,12 @@ class Photo(NamedTuple):
 def to_pixels(data: bytes | Pixels, name: str) -> Pixels:
     """Decode a file's bytes; pixels are returned as they are."""
     return decode(data, name) if isinstance(data, bytes) else data
+
+
+def channels_first(pixels: Pixels) -> Any:
+    """Pixels as a uint8 tensor (3, h, w), sharing memory; an array if torch is not installed."""
+    torch, image = installed_torch(), pixels.transpose(2, 0, 1)
+    return image if torch is None else torch.from_numpy(image)
 
 
 def digest(data: bytes | Pixels) -> bytes:

@@ -71,6 +71,10 @@ class Budget:
             )
         return replace(self, amount=self.amount - charge / per)
 
+    def part(self, share: float) -> "Budget":
+        """The budget of a share of the classes."""
+        return self if self.grows else replace(self, amount=self.amount * share)
+
     def total_bytes(self, classes: int) -> int:
         """Bytes that this many classes may take together."""
         if self.unit == "bytes":

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from mrdc._utils.errors import UsageError
+from mrdc._utils.errors import MissingError, UsageError
+from mrdc._utils.extras import Tensor, installed_torch
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import decode
-from mrdc.data.crops import tensor
 from mrdc.data.examples import Examples
 from mrdc.data.loader import batches
-from mrdc.data.photo import Photo
+from mrdc.data.photo import Photo, channels_first
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.classes import ClassImages, tables_in_use
@@ -26,7 +26,6 @@ from mrdc.memory.sampling import collate, column, draw
 from mrdc.memory.values import unpack
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.utils.data import Dataset
 
     class DataSet(Dataset[tuple[Any, int]]): ...
@@ -61,7 +60,7 @@ class Contents(DataSet):
         self.codec.check_quality(self.quality)
         if accounting not in ("packed", "file"):
             raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
-        self.accounting = accounting
+        self.accounting: Literal["packed", "file"] = accounting
         self.class_names = dict(class_names or {})
         self.transform = transform
         self.notes: dict[str, Any] = {}
@@ -79,7 +78,7 @@ class Contents(DataSet):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        image = tensor(decode(self.encoded(index)))
+        image = channels_first(decode(self.encoded(index)))
         return self._view(image), self._find(index)[0]
 
     def __repr__(self) -> str:
@@ -224,7 +223,7 @@ class Contents(DataSet):
         chosen = self.draw(count, balanced=balanced, seed=seed)
         with workers(threads) as pool:
             streams = ordered(pool, lambda index: decode(self.encoded(index)), chosen)
-            images = [self._view(tensor(pixels)) for _, pixels in streams]
+            images = [self._view(channels_first(pixels)) for _, pixels in streams]
         labels = collate([self._find(index)[0] for index in chosen], "labels")
         beside = [self.values(index) for index in chosen] if values else []
         columns = [column(beside, name) for name in values]
@@ -239,7 +238,7 @@ class Contents(DataSet):
         seed: int = 0,
         epoch: int | None = None,
         threads: int | None = None,
-    ) -> Iterator[tuple["Tensor", "Tensor"]]:
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Uint8 batches (n, 3, size, size) and labels (n,), decoded by threads.
 
         Training batches are shuffled, randomly cropped and mirrored; the draws depend on
@@ -248,6 +247,8 @@ class Contents(DataSet):
         Args:
             epoch: by default 0 for the first training batches, 1 for the next call, ...
         """
+        if installed_torch() is None:
+            raise MissingError("batches needs torch: pip install 'mrdc[train]', or use sample")
         if epoch is None:
             epoch = self._epoch
             self._epoch += train

@@ -6,24 +6,20 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, Union
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from mrdc._utils.errors import UsageError
+from mrdc._utils.extras import Tensor
 from mrdc.codec.image import Pixels, from_pillow
 from mrdc.data.photo import Photo, file_photo
 from mrdc.memory.encode import Arrival, Encoded, Item
 from mrdc.memory.values import rows_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Image: TypeAlias = Union[
-    Photo, Encoded, str, os.PathLike[str], bytes, Pillow.Image, Pixels, "Tensor"
-]
+Image: TypeAlias = Photo | Encoded | str | os.PathLike[str] | bytes | Pillow.Image | Pixels | Tensor
 Columns = Mapping[str, Any]  # values by name: arrays, tensors or lists with one for each image
 
 ALLOWED = (
@@ -100,4 +96,4 @@ def as_photo(image: Any, name: str, where: str) -> Photo:
 def _pixels(array: NDArray[Any]) -> Pixels:
     """RGB pixels (height, width, 3); grey is repeated."""
     grey = array[:, :, None] if array.ndim == 2 else array
-    return np.ascontiguousarray(np.broadcast_to(grey, (*grey.shape[:2], 3)))
+    return np.repeat(grey, 3, axis=2) if grey.shape[2] == 1 else np.ascontiguousarray(grey)

@@ -105,12 +105,23 @@ class ReplayMemory(Storing):
         kept in proportion to the numbers seen. Otherwise as `add`.
         """
         number = as_label(label)
-        held = self._classes.get(number)
-        seen = held.seen if held else 0
-        items = as_items(number, images, values, seen)
-        ranked = interleave(held.encoded(), seen, items) if held else items
-        if items or held is None:
-            self._store({number: ranked}, {number: seen + len(items)}, threads, skip, progress)
+        items = as_items(number, images, values, self._seen(number))
+        self._extend({number: items}, threads, skip, progress)
+
+    def _extend(
+        self,
+        arriving: Mapping[int, list[Item]],
+        threads: int | None = None,
+        skip: Skip | None = None,
+        progress: Advance = lambda count: None,
+    ) -> None:
+        """Add classes, or more images to classes held, all or none of them."""
+        ranked: dict[int, list[Item]] = {}
+        for label, items in arriving.items():
+            if items or label not in self._classes:
+                ranked[label] = interleave(self._encoded(label), self._seen(label), items)
+        seen = {label: self._seen(label) + len(arriving[label]) for label in ranked}
+        self._store(ranked, seen, threads, skip, progress)
 
     def remove(self, label: SupportsIndex) -> None:
         """Remove a class. A budget per class shrinks with it.

@@ -25,8 +25,8 @@ class Storing(Contents):
         self,
         ranked: Mapping[int, list[Item]],
         seen: Mapping[int, int],
-        threads: int | None,
-        skip: Skip | None,
+        threads: int | None = None,
+        skip: Skip | None = None,
         progress: Advance = lambda count: None,
         lenient: bool = False,
     ) -> None:

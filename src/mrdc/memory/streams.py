@@ -18,14 +18,16 @@ from mrdc.memory.encode import Item
 Costs = NDArray[np.int64]  # of the images of a class
 
 
-def interleave(held: Sequence[Item], seen: int, new: Sequence[Item]) -> list[Item]:
-    """Ranked images of a class after more have come.
+def interleave(
+    held: Sequence[Item], seen: int, new: Sequence[Item], new_seen: int | None = None
+) -> list[Item]:
+    """Ranked images of a class after more have come: `new_seen` of them, by default all `new`.
 
     An image keeps its relative rank among all images it came with, stored or not, so that at
     any cut old and new images are in proportion to the numbers seen.
     """
     keys = [(rank + 0.5) / seen for rank in range(len(held))]
-    keys += [(rank + 0.5) / len(new) for rank in range(len(new))]
+    keys += [(rank + 0.5) / (new_seen or len(new)) for rank in range(len(new))]
     both = [*held, *new]
     return [both[place] for place in np.argsort(keys, kind="stable")]
 

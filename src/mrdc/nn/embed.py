@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import Pixels
-from mrdc.data.crops import centre, stack
+from mrdc.data.crops import centre, stack, tensor
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.memory.fill import Skip
 from mrdc.nn.checkpoint import digest as state_digest
 from mrdc.nn.checkpoint import load_network
 from mrdc.nn.feature_cache import FeatureCache
+from mrdc.nn.modes import evaluating
 from mrdc.nn.net import normalised
 
 Network = Callable[[Tensor], Tensor]
@@ -34,21 +35,37 @@ class Embedder:
     key: str | None = None  # identifies network and weights in the feature cache; None: no cache
     batch_size: int = 64
     whole: bool = False  # embed each image as it is, one by one, rather than its centre crop
+    view: Callable[[Tensor], Tensor] | None = None  # makes the network's input of a uint8 image
+
+    def prepare(self, pixels: Pixels) -> Pixels | Tensor:
+        """An image as the network sees it."""
+        if self.view is not None:
+            return self.view(tensor(pixels))
+        return pixels if self.whole else centre(pixels, self.size)
 
 
-def as_embedder(embed: str | Callable[[Tensor], Any] | Embedder) -> Embedder | None:
+def as_embedder(
+    embed: str | Callable[[Tensor], Any] | Embedder, view: Callable[[Tensor], Tensor] | None = None
+) -> Embedder | None:
     """An embedder from a callable; None for a name, which `load_embedder` takes.
 
-    The callable maps uint8 images (n, 3, 224, 224) to features (n, d) or maps (n, d, h, w),
-    which are averaged over their sides; arrays and tensors are both fine.
+    The callable maps uint8 images (n, 3, 224, 224), or what `view` makes of each image, to
+    features (n, d) or maps (n, d, h, w), which are averaged over their sides; arrays and tensors
+    are both fine. A module, or the module of a method, is in evaluation mode meanwhile, and gets
+    images on its device.
     """
     if isinstance(embed, str):
         return None
     if isinstance(embed, Embedder):
         return embed
 
+    owner = embed if isinstance(embed, nn.Module) else getattr(embed, "__self__", None)
+    module = owner if isinstance(owner, nn.Module) else nn.Module()
+
     def network(images: Tensor) -> Tensor:
-        found, count = embed(images), len(images)
+        device = next((weights.device for weights in module.parameters()), images.device)
+        with evaluating(module):
+            found, count = embed(images.to(device)), len(images)
         rows, shape = torch.empty(0), type(found).__name__
         with suppress(TypeError, ValueError, RuntimeError):  # what torch raises for other types
             rows = torch.as_tensor(found)
@@ -62,7 +79,7 @@ def as_embedder(embed: str | Callable[[Tensor], Any] | Embedder) -> Embedder | N
             )
         return rows
 
-    return Embedder(network)
+    return Embedder(network, view=view)
 
 
 def load_embedder(name: str, weights: Path | None = None, device: str = "auto") -> Embedder:
@@ -181,22 +198,22 @@ def embed(
     `skip` is called with the error of each photo left out; without it the first one raises.
     """
 
-    def view(photo: Photo) -> tuple[bytes, Tensor | Pixels] | ImageError:
+    def look(photo: Photo) -> tuple[bytes, Tensor | None, Pixels | Tensor] | ImageError:
+        """The key in the cache, features if they are there, or else the image."""
         try:
             data, key = photo.load(), b""
             if cache is not None:
                 key = digest(data)
                 known = cache.get(key)
                 if known is not None:
-                    return key, known
-            pixels = to_pixels(data, photo.id)
-            return key, pixels if embedder.whole else centre(pixels, embedder.size)
+                    return key, known, known
+            return key, None, embedder.prepare(to_pixels(data, photo.id))
         except ImageError as error:
             return error
 
     rows: Tensor | None = None  # made when the first features tell their width
     good: list[int] = []
-    batch: list[tuple[int, bytes, Pixels]] = []
+    batch: list[tuple[int, bytes, Any]] = []
 
     def keep(places: list[int], found: Tensor) -> None:
         nonlocal rows
@@ -208,9 +225,10 @@ def embed(
 
     def run() -> None:
         """Start a batch, then fetch the features of the one before."""
-        places, keys, pixels = map(list, zip(*batch, strict=True))
+        places, keys, images = map(list, zip(*batch, strict=True))
         with torch.inference_mode():
-            features = embedder.network(stack(pixels)).float()
+            inputs = torch.stack(images) if embedder.view else stack(images)
+            features = embedder.network(inputs).float()
         finish()
         running.append((places, keys, features))
         batch.clear()
@@ -225,18 +243,18 @@ def embed(
                     cache.put(key, row)
 
     with workers(threads) as pool:
-        for index, (_, seen) in enumerate(ordered(pool, view, photos, 2 * embedder.batch_size)):
+        for index, (_, seen) in enumerate(ordered(pool, look, photos, 2 * embedder.batch_size)):
             progress(1)
             if isinstance(seen, ImageError):
                 if skip is None:
                     raise seen
                 skip(seen)
                 continue
-            key, found = seen
-            if isinstance(found, Tensor):  # features from the cache
-                keep([len(good)], found[None])
+            key, known, image = seen
+            if known is not None:
+                keep([len(good)], known[None])
             else:
-                batch.append((len(good), key, found))
+                batch.append((len(good), key, image))
             good.append(index)
             if len(batch) == (1 if embedder.whole else embedder.batch_size):
                 run()

@@ -23,6 +23,18 @@ def modes(model: nn.Module, norm: Literal["train", "eval"]) -> Iterator[None]:
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; restored afterwards."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+@contextmanager
 def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Compute no gradients for these parameters."""
     able = [p for p in parameters if p.requires_grad]

@@ -4,18 +4,19 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from mrdc._utils.errors import MemoryFileError, OutputError
-from mrdc.memory.file import MemoryFile
+from mrdc.memory.edit import check_output
 from mrdc.memory.replay import ReplayMemory
-from mrdc.nn.embed import Embedder, as_embedder
-from mrdc.planning.plan import Plan, PlanOptions, as_settings, make_plan
+from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
 from mrdc.planning.scan import Scan, check_settings, scan
 from mrdc.planning.search import Progress, compress_all, quiet, search, search_space
 from mrdc.planning.settings import PackSettings
+
+if TYPE_CHECKING:
+    from mrdc.nn.embed import Embedder
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,16 @@ def pack(
     settings = PackSettings(
         Path(photos), str(budget), output=Path(output), force=force, **as_settings(options)
     )
-    return run_pack(settings, embedder=as_embedder(options.get("embed", settings.embed)))
+    return run_pack(settings, embedder=given_embedder(options))
 
 
 def run_pack(
-    settings: PackSettings, *, progress: Progress = quiet, embedder: Embedder | None = None
+    settings: PackSettings, *, progress: Progress = quiet, embedder: "Embedder | None" = None
 ) -> Packed:
     """Choose a quality (unless only one is allowed) and write the memory file."""
     path = settings.output
     check_settings(settings)
-    _check_output(settings)
+    check_output(path, settings.force)
     space = search_space(settings)
     searching = len(space) > 1
     plan: Plan | None = None
@@ -117,21 +118,6 @@ def run_pack(
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
     memory.save(path)
     return Packed(path, memory, plan, seen, time.perf_counter() - seen.start)
-
-
-def _check_output(settings: PackSettings) -> None:
-    """Refuse, before any work, to replace something that is not a memory file."""
-    path = settings.output
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
-    if not path.exists() and not path.is_symlink():
-        return
-    try:
-        MemoryFile(path)
-    except MemoryFileError:
-        raise OutputError(f"{path}: exists and is not a memory file; choose another path") from None
-    if not settings.force:
-        raise OutputError(f"{path}: exists; pass --force to replace it")
 
 
 def _lasting(plan: Plan) -> dict[str, Any]:

@@ -6,20 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from mrdc._utils.errors import BudgetError
+from mrdc._utils.extras import Tensor
 from mrdc.codec import CODECS, Codec
 from mrdc.memory.budget import Budget
-from mrdc.nn.embed import Embedder, as_embedder
 from mrdc.planning.choice import Candidate, Rule
-from mrdc.planning.scan import Scan, scan
+from mrdc.planning.scan import Scan, check_torch, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
 from mrdc.planning.settings import PlanSettings
 from mrdc.planning.volume import Volume
+
+if TYPE_CHECKING:
+    from mrdc.nn.embed import Embedder
 
 CHOSEN = ("codec", "quality", "quantity", "bytes")  # fields of a chosen candidate in JSON
 
@@ -113,7 +114,7 @@ def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[Pl
         MrdcError: arguments or images that cannot be used.
     """
     settings = PlanSettings(Path(photos), str(budget), **as_settings(options))
-    return run_plan(settings, embedder=as_embedder(options.get("embed", settings.embed)))
+    return run_plan(settings, embedder=given_embedder(options))
 
 
 def as_settings(options: PlanOptions) -> dict[str, Any]:
@@ -133,8 +134,19 @@ def as_settings(options: PlanOptions) -> dict[str, Any]:
     return values
 
 
+def given_embedder(options: PlanOptions) -> "Embedder | None":
+    """The embedder that a caller has passed; None for a name."""
+    embed = options.get("embed", "")
+    if isinstance(embed, str):
+        return None
+    check_torch(needed=True, select="features")
+    from mrdc.nn.embed import as_embedder
+
+    return as_embedder(embed)
+
+
 def run_plan(
-    settings: PlanSettings, *, progress: Progress = quiet, embedder: Embedder | None = None
+    settings: PlanSettings, *, progress: Progress = quiet, embedder: "Embedder | None" = None
 ) -> Plan:
     """Measure every candidate and choose one; writes nothing but the feature cache."""
     folder = Path(tempfile.gettempdir())

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from mrdc._utils.errors import DataError, ImageError, UsageError
+from mrdc._utils.errors import DataError, ImageError, MissingError, UsageError
+from mrdc._utils.extras import Tensor, installed_torch, torch
 from mrdc._utils.threads import ordered, workers
 from mrdc.data import open_images
 from mrdc.data.images import ImageSet
@@ -19,12 +19,14 @@ from mrdc.data.photo import Photo
 from mrdc.data.scenes import check_sides
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.fill import Skip
-from mrdc.nn.embed import Embedder, embed, load_embedder
-from mrdc.nn.feature_cache import FeatureCache, open_cache
 from mrdc.planning.resize import check_side, shrink_all
 from mrdc.planning.search import Pool, Progress, search_space
 from mrdc.planning.selection import SELECTORS, Ranking, random_choice, usual_selector
 from mrdc.planning.settings import PlanSettings
+
+if TYPE_CHECKING:
+    from mrdc.nn.embed import Embedder
+    from mrdc.nn.feature_cache import FeatureCache
 
 NOTE = " " * 200  # placeholder for the notes on one candidate in a memory file
 
@@ -62,7 +64,7 @@ def check_settings(settings: PlanSettings) -> None:
 def scan(
     settings: PlanSettings,
     progress: Progress,
-    embedder: Embedder | None,
+    embedder: "Embedder | None",
     *,
     folder: Path,
     measuring: bool,
@@ -92,15 +94,21 @@ def scan(
         check_sides(images.scenes, settings.threads, progress("checking sizes", len(images)))
     network: Embedder | None = None
     cache: FeatureCache | None = None
+    check_torch(needed, select)
 
     def embed_photos(photos: Sequence[Photo], stage: str) -> tuple[Tensor, list[int]]:
+        from mrdc.nn.embed import embed
+
         assert network is not None  # nothing is embedded for a fixed quality and a random choice
         count, threads = progress(stage, len(photos)), settings.threads
         return embed(photos, network, cache=cache, threads=threads, skip=skip, progress=count)
 
     try:
-        features: Sequence[Tensor] = [torch.empty(len(photos), 0) for photos in images.photos]
+        features: Sequence[Any] = [np.empty((len(photos), 0)) for photos in images.photos]
         if needed:
+            from mrdc.nn.embed import load_embedder
+            from mrdc.nn.feature_cache import open_cache
+
             network = embedder or load_embedder(settings.embed, settings.weights, settings.device)
             cache = open_cache(network.key) if settings.cache else None
             rows, good = embed_photos(images.all_photos, "embedding originals")
@@ -132,6 +140,15 @@ def scan(
     finally:
         if cache is not None:
             cache.close()
+
+
+def check_torch(needed: bool, select: str) -> None:
+    """Refuse to embed images without torch, before any is read."""
+    if needed and installed_torch() is None:
+        raise MissingError(
+            f"measuring R_q and ranking by {select} need torch, which is missing: pip install "
+            "'mrdc[train]'; `mrdc pack` with one --quality and --select random_choice does without"
+        )
 
 
 def rank(select: str, features: Sequence[Tensor], seed: int) -> list[Ranking]:

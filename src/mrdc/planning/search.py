@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mrdc._utils.errors import BudgetError, ImageError, UsageError
+from mrdc._utils.extras import Tensor, torch
 from mrdc.codec import CODECS, Codec
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
+from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.planning.selection import Ranking
@@ -111,6 +111,15 @@ class Found:
     chosen: Candidate | None  # the best one; None if nothing passes
     memory: ReplayMemory | None  # the images of the chosen (or kept) candidate, encoded
     rankings: list[Ranking]  # the order those were stored in
+
+
+def encoded_if_known(
+    photos: Sequence[Photo], memory: ReplayMemory | None, label: int
+) -> list[Photo | Encoded]:
+    """Photos, or their encoded images where a search has left them in its memory."""
+    made = [] if memory is None else memory.encoded_images(label)
+    known = {image.source: image for image in made}
+    return [known.get(photo.id, photo) for photo in photos]
 
 
 def search(

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mrdc._utils.errors import UsageError, VolumeError
+from mrdc._utils.extras import Tensor, torch
 
 Volume = Literal["gram", "ridge"]
 

@@ -22,7 +22,16 @@ from mrdc.methods.lesson import Substitutes
 from mrdc.nn.embed import Embedder, embed
 from mrdc.planning.choice import judge
 from mrdc.planning.scan import rank
-from mrdc.planning.search import UNLIMITED, Found, Pair, Pool, compress_all, search, search_space
+from mrdc.planning.search import (
+    UNLIMITED,
+    Found,
+    Pair,
+    Pool,
+    compress_all,
+    encoded_if_known,
+    search,
+    search_space,
+)
 from mrdc.planning.selection import Ranking, usual_selector
 from mrdc.training.results import MemorySummary
 from mrdc.training.settings import MemorySettings
@@ -122,10 +131,7 @@ class Exemplars:
 
     def _share(self, phase: int) -> Budget:
         """The budget of the classes of a phase."""
-        if self.budget.grows:
-            return self.budget
-        part = self.stream.sizes[phase] / self.stream.seen(phase)
-        return replace(self.budget, amount=self.budget.amount * part)
+        return self.budget.part(self.stream.sizes[phase] / self.stream.seen(phase))
 
     def _search(self, phase: int, pool: Pool, clock: Clock) -> None:
         """Search once per phase: the report shows what a preview was chosen by."""
@@ -175,9 +181,7 @@ class Exemplars:
                 if substitutes is not None:
                     images[start + place] = self._substituted(start + place, chosen, substitutes)
                     continue
-                encoded = [] if made is None else made.encoded_images(place)
-                known = {image.source: image for image in encoded}
-                images[start + place] = [known.get(photo.id, photo) for photo in chosen]
+                images[start + place] = encoded_if_known(chosen, made, place)
             memory.add(images, threads=self.threads)
 
     def _substituted(

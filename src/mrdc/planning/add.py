@@ -1,0 +1,103 @@
+"""`add`: more images into a memory file, encoded as it says."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from mrdc.memory.edit import Edited, check_target, take_boxes
+from mrdc.memory.encode import Arrival, Item
+from mrdc.memory.replay import ReplayMemory
+from mrdc.planning.scan import Scan, scan
+from mrdc.planning.search import Progress, compress_all, quiet
+from mrdc.planning.selection import Ranking
+from mrdc.planning.settings import QUALITIES, PlanSettings
+
+if TYPE_CHECKING:
+    from mrdc.nn.embed import Embedder
+
+
+@dataclass(frozen=True)
+class AddSettings:
+    """Settings of `add`."""
+
+    memory: tyro.conf.Positional[Path]
+    """A memory file."""
+    photos: tyro.conf.Positional[Path]
+    """Images as for `pack`. A class whose name is in the memory gets more images; others are
+    new."""
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """Memory file to write; by default the file is changed in place."""
+    force: bool = False
+    """Replace the output if it exists."""
+    select: str = "auto"
+    """Selector that ranks the new images of a class, as for `pack`."""
+    embed: str = "lite0"
+    """Network that embeds the images, as for `pack`."""
+    weights: Path | None = None
+    """Weights file of a torchvision network."""
+    skip_bad: bool = False
+    """Skip unreadable or missing images, and list them."""
+    cache: bool = True
+    """Cache features, as for `pack`."""
+    seed: int = 0
+    """Seed of random_choice."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to embed."""
+    threads: int | None = None
+    """Threads that decode and encode; by default one per core, up to eight."""
+    plugin: tuple[str, ...] = ()
+    """Modules to import first, which may register codecs, selectors or data sets."""
+
+
+def run_add(
+    settings: AddSettings, *, progress: Progress = quiet, embedder: "Embedder | None" = None
+) -> Edited:
+    """Rank more images and store what fits; older images lose their lowest ranks if needed."""
+    target = check_target(settings.memory, settings.output, settings.force)
+    memory = ReplayMemory.load(settings.memory)
+    before = len(memory)
+    pair = memory.codec, memory.quality
+    plan = PlanSettings(
+        settings.photos,
+        str(memory.budget),
+        codec=(memory.codec.name,),
+        qualities=QUALITIES if memory.quality is None else (memory.quality,),
+        select=settings.select,
+        embed=settings.embed,
+        weights=settings.weights,
+        skip_bad=settings.skip_bad,
+        cache=settings.cache,
+        seed=settings.seed,
+        device=settings.device,
+        threads=settings.threads,
+    )
+    with scan(plan, progress, embedder, folder=target.parent, measuring=False) as seen:
+        rankings = compress_all(seen.pool, plan, pair, seen.pool.rankings())[0]
+        arriving = _by_label(memory, seen, rankings, str(settings.photos))
+        count = progress("encoding", len(seen.images))
+        memory._extend(arriving, settings.threads, seen.pool.skip, count)
+    memory.save(target)
+    about = {
+        "offered": len(seen.images),
+        "skipped": seen.skipped,
+        "ignored": seen.images.ignored,
+    }
+    return Edited(target, memory, before, about)
+
+
+def _by_label(
+    memory: ReplayMemory, seen: Scan, rankings: list[Ranking], where: str
+) -> dict[int, list[Item]]:
+    """The ranked images by the labels that their classes have, or get, in the memory."""
+    scenes = seen.images.scenes
+    boxes, classes = ({}, ()) if scenes is None else (scenes.by_id(), scenes.classes)
+    take_boxes(memory, boxes, classes, where)
+    labels = {memory.class_names[label]: label for label in memory.labels}
+    arriving: dict[int, list[Item]] = {}
+    for name, photos, order in zip(seen.images.classes, seen.images.photos, rankings, strict=True):
+        label = labels.setdefault(name, max(labels.values(), default=-1) + 1)
+        memory.class_names[label] = name
+        arriving[label] = [Arrival(photos[index]) for index in order]
+    return arriving

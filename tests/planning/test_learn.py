@@ -1,0 +1,193 @@
+"""`Replay`: ranks, chooses a quality, stores."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mrdc._utils.errors import BudgetError, MrdcError, UsageError
+from mrdc.codec import CODECS
+from mrdc.data.photo import Photo
+from mrdc.memory.budget import Budget
+from mrdc.nn.embed import Embedder, embed
+from mrdc.planning.learn import Replay
+from mrdc.planning.search import Found, Pool, search
+from mrdc.planning.selection import herding
+from mrdc.planning.settings import SearchSettings
+from tests.conftest import CHEAP, jpeg, pixels
+from tests.planning.commands import Counting
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+def photos(label: int, images: int = 10, start: int = 0) -> list[bytes]:
+    return [jpeg(100 * label + n) for n in range(start, start + images)]
+
+
+def replay(budget: str = "12kB", quality: int | str = "auto", **options: Any) -> Replay:
+    usual: dict[str, Any] = {"embed": CHEAP, "qualities": (75, 25), "threads": 1}
+    return Replay(budget, quality, **usual | options)
+
+
+def by_herding(images: list[bytes]) -> list[int]:
+    rows = embed([Photo(str(n), lambda i=i: i) for n, i in enumerate(images)], CHEAP)[0]  # type: ignore[misc]
+    return [int(n) for n in herding(rows, len(images))]
+
+
+def test_the_quality_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When images are first learned, or every time; a fixed one needs no search."""
+    budgets: list[int] = []
+
+    def counted(pool: Pool, budget: Budget, settings: SearchSettings) -> Found:
+        budgets.append(budget.total_bytes(1))
+        return search(pool, budget, settings)
+
+    monkeypatch.setattr("mrdc.planning.learn.search", counted)
+    cases: Any = (("auto", [12_000], 75), ("dynamic", [12_000, 6_000], 25), (50, [], 50))
+    for quality, expected, last in cases:
+        budgets.clear()
+        made = replay(quality=quality, epsilon=1e9)
+        made.learn({0: photos(0), 1: photos(1)}).learn({2: photos(2), 3: photos(3)})
+        assert budgets == expected
+        assert made.memory.labels == [0, 1, 2, 3]
+        assert made.memory.quality == last
+    replay(classes=8).learn({0: photos(0), 1: photos(1)})
+    assert budgets == [3_000]
+
+
+def test_images_that_the_search_encoded_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, in the order of the selector."""
+    codec = Counting()
+    monkeypatch.setitem(CODECS, codec.name, codec)
+    made = replay("4kB", codec=codec, qualities=50, epsilon=1e9)
+    images = [pixels(n) for n in range(20)]
+    made.learn({5: images})
+    order = [int(name.partition("/")[2]) for name in made.memory.sources(5)]
+    assert 0 < len(order) < 20
+    files = [CODECS["png"].encode(image) for image in images]
+    assert order == by_herding(files)[: len(order)]
+    assert [codec.calls[images[n].tobytes(), 50] for n in order] == [1] * len(order)
+    assert [candidate.quality for candidate in made.found.candidates] == [None, 50]
+
+
+def test_settings_of_the_search_are_passed_on() -> None:
+    """By a tiny epsilon nothing passes, so that originals are kept."""
+    made = replay("1MB", epsilon=1e-9, qualities=(30, 20)).learn({0: photos(0)})
+    assert made.memory.codec.name == "original"
+    made = replay("1MB", epsilon=1e9, codec="webp", select="nearest_mean").learn({0: photos(0)})
+    assert str(made.found.chosen) == "original"  # all images fit
+    made = replay("5kB", epsilon=1e9, codec="webp", qualities=20).learn({0: photos(0, 30)})
+    assert (made.memory.codec.name, made.memory.quality) == ("webp", 20)
+
+
+def test_classes_may_come_again() -> None:
+    """With names that stay unique, and values in the order of the ranking."""
+    made = replay("1MB", 50)
+    for start in (0, 6):
+        images = photos(3, 6, start)
+        numbers = {"number": list(range(start, start + 6)), "row": torch.arange(6.0)[:, None]}
+        made.learn({np.int64(3): images}, values={np.int64(3): numbers})  # type: ignore[dict-item]
+    memory = made.memory
+    assert memory.seen(3) == len(memory) == 12
+    names = [int(name.partition("/")[2]) for name in memory.sources(3)]
+    assert [memory.values(n)["number"] for n in range(12)] == names
+    first = [n for n in names if n < 6]
+    assert first == by_herding(photos(3, 6))
+    images, labels = made.sample(4)
+    assert images.shape == (4, 3, 24, 32) and labels.tolist() == [3] * 4
+
+
+class Network(nn.Module):
+    """Features of 8 x 8 images, which change if it is in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.dropout = nn.Dropout(0.5)
+        self.norm.eval()
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert not self.training and not torch.is_grad_enabled()
+        self.shapes.add(tuple(images.shape[1:]))
+        return self.features(images)
+
+    def features(self, images: Tensor) -> Tensor:
+        assert not self.dropout.training
+        result: Tensor = self.dropout(self.norm(images)).flatten(1)
+        return result
+
+
+@pytest.mark.parametrize("method", [False, True])
+def test_a_network_in_training_can_embed(method: bool) -> None:
+    """In evaluation mode meanwhile, on the views that it knows."""
+    network = Network()
+    network.train()
+    network.norm.eval()
+    made = Replay(
+        "5kB",
+        embed=network.features if method else network,
+        view=lambda image: image[:, :8, :8].float() / 255,
+        transform=lambda image: image.float(),
+        qualities=(50,),
+    )
+    made.learn({0: photos(0), 1: [jpeg(5, 95, 9, 8), *photos(1)]})
+    assert network.training and network.dropout.training and not network.norm.training
+    assert method or network.shapes == {(3, 8, 8)}
+    assert made.memory[0][0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"quality": "best"}, "quality must be auto, dynamic, original or a number, got 'best'"),
+        ({"quality": 0}, "from 1 to 100, got 0"),
+        ({"quality": 50, "codec": ("jpeg", "webp")}, "quality 50 needs one codec, got jpeg, webp"),
+        ({"epsilo": 1}, "unknown setting of Replay 'epsilo': .* did you mean 'epsilon'"),
+        ({"select": "hering"}, "unknown selector 'hering'"),
+        ({"budget": "lots"}, "invalid budget 'lots'"),
+    ],
+)
+def test_wrong_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """When the object is made."""
+    with pytest.raises(UsageError, match=message):
+        replay(**arguments)
+
+
+def test_wrong_images_change_nothing() -> None:
+    """Of any class; so does a budget that nothing fits."""
+    made = replay("6kB", 50)
+    made.learn({0: photos(0)}).learn({})
+    before = made.memory.sources(0)
+    for images, message in (
+        ({1: photos(1), 2: []}, "class 2 has no image"),
+        ({1: photos(1), 2: [torch.rand(3, 8, 8)]}, "image 0 of class 2: got float32 tensor; pass"),
+        ({1: photos(1), 0: [b"text"]}, "0/10: not an image file"),
+        ({1: made.memory.encoded_images(0)}, "class 1 has encoded images"),
+    ):
+        with pytest.raises(MrdcError, match=message):
+            made.learn(images)  # type: ignore[arg-type]
+    assert (made.memory.labels, made.memory.sources(0)) == ([0], before)
+    with pytest.raises(BudgetError, match="no quality passes and originals do not fit: original"):
+        replay("2kB").learn({0: photos(0)})
+
+
+def test_replays_describe_themselves() -> None:
+    """In a console; an empty one is false, as a list would be."""
+    made = replay("1MB", 50)
+    assert not made and repr(made).startswith("<Replay of <ReplayMemory: 0 images")
+    assert len(made.learn({0: photos(0, 3)})) == 3
+
+
+def test_embedders_may_be_given() -> None:
+    """As for `plan`."""
+    calls: list[int] = []
+
+    def count(images: Tensor) -> Tensor:
+        calls.append(len(images))
+        return images.flatten(1).float()
+
+    replay("1MB", 50, embed=Embedder(count, size=4)).learn({0: photos(0)})
+    assert sum(calls) == 10
