@@ -1,13 +1,14 @@
-"""Fills the tables of REPRODUCTION.md from results/*.jsonl, where comments mark their places."""
+"""Fills the tables of documents from results/*.jsonl, where comments mark their places."""
 
 import re
 from collections.abc import Callable
 
+from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
 from speed_tables import costs, speed, steps, times
 
-PAGE = HERE.parent / "REPRODUCTION.md"
+PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md")]
 
 
 def name(candidate: Row) -> str:
@@ -85,6 +86,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "studies": studies,
     "speed": speed,
     "plans": plans,
+    "adapters strategies": strategies,
+    "adapters bytes": same_bytes,
+    "adapters throughput": buffers,
 }
 
 
@@ -95,4 +99,5 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))

@@ -1,10 +1,8 @@
 """Folders, CSV files, tars and the built-in sets."""
 
 import hashlib
-import io
 import os
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,30 +113,6 @@ def test_files_missing_from_a_csv_are_refused_at_once(
         absent.load()
 
 
-def make_tar(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return path
-
-
-def test_a_webdataset_tar(tmp_path: Path) -> None:
-    """Image and .cls by key; numbers sort as numbers; a .json may name the class."""
-    members = {"a/0000.txt": b"caption", "a/0001.json": b"[]", "a/0003.json": b'{"class": "cat"}'}
-    for number, label in enumerate(["10", "9", "10", "7"]):
-        members[f"a/{number:04d}.jpg"] = jpeg(number)
-        members[f"a/{number:04d}.cls"] = label.encode()
-    images = open_images(make_tar(tmp_path / "x.tar", members))
-    assert images.classes == ("9", "10", "cat")
-    assert [photo.load() for photo in images.photos[1]] == [jpeg(0), jpeg(2)]
-    assert images.ignored == [
-        "a/0000.txt: not an image (by its ending)",
-        "a/0001.json: no class name in it",
-    ]
-
-
 def test_textures_are_the_same_every_time() -> None:
     """Generated from a seed."""
     first, second = textures(2, 3), textures(2, 3)
@@ -169,20 +143,7 @@ def folder(path: Path) -> Path:
         (lambda root: write(root / "x.csv", b"a.jpg\n"), "line 1 must be path,label, got 'a.jpg'"),
         (lambda root: write(root / "x.csv", b"a.jpg,\n"), "line 1 must be path,label"),
         (lambda root: write(root / "x.csv", b"a\0.jpg,b\n"), "line 1 must be path,label"),
-        (lambda root: make_tar(root / "x.tar", {"a.jpg": b"x"}), r"a\.jpg has no \.cls file"),
-        (lambda root: make_tar(root / "x.tar", {"a.cls": b"1"}), "no image with a .cls"),
-        (
-            lambda root: make_tar(root / "x.tar", {"a.jpg": b"x", "a.png": b"y", "a.cls": b"1"}),
-            r"two images for one sample: a\.jpg and a\.png",
-        ),
         (lambda root: folder(root / "s" / "val").parent, "val look like splits.*no train/"),
-        (
-            lambda root: write(
-                root / "cut.tar",
-                make_tar(root / "x.tar", {"a.jpg": jpeg(0), "a.cls": b"1"}).read_bytes()[:700],
-            ),
-            "not an uncompressed, complete tar",
-        ),
         (lambda root: Path(os.devnull), "neither a folder nor a file"),
     ],
 )

@@ -1,43 +1,102 @@
-"""Images in one folder for each class, listed in a CSV, or packed in a WebDataset tar."""
+"""Open a source of labelled images: find out its form, and its splits.
 
-import csv
-import json
+FOLDER                sub-folders are classes; or splits (train/, test/) of classes; or classes
+                      with splits in them; or a single sub-folder with one of these
+FOLDER of shards      tars, Parquet or Arrow files, in splits if their names begin with one
+hf:FOLDER             written by `save_to_disk`
+.csv, .tar, .parquet, .arrow, and patterns of the last three
+"""
+
 import os
-import tarfile
 from collections.abc import Collection, Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
-from mrdc._utils.errors import DataError, ImageError
+from mrdc._utils.errors import DataError
 from mrdc._utils.text import count
-from mrdc.codec.image import EXTENSIONS
-from mrdc.data.images import FORMS, NOT_IMAGE, ImageSet, file_entry, gather, is_image
-from mrdc.data.photo import Photo
+from mrdc.data.images import (
+    FORMS,
+    NOT_IMAGE,
+    SPLITS,
+    TESTS,
+    TRAIN,
+    Columns,
+    ImageSet,
+    file_entry,
+    gather,
+    is_image,
+)
+from mrdc.data.lists import read_csv
+from mrdc.data.saved import is_saved, saved_folder, saved_splits
+from mrdc.data.shards import ENDINGS, find_files, read_shards, shard_folder
+from mrdc.data.tar import is_tar
 
-TRAIN = "train"
-TESTS = ("test", "val", "valid", "validation")
-SPLITS = frozenset({TRAIN, *TESTS})
 
+def read_images(path: Path, missing: bool = False, columns: Columns | None = None) -> ImageSet:
+    """Open labelled images in any form, of a source with splits the training images.
 
-def read_images(path: Path, missing: bool = False) -> ImageSet:
-    """Open a folder, CSV or tar of labelled images; `missing` as for `read_csv`."""
+    `missing` and `columns` are as for `read_csv`; Parquet and Arrow files have columns too.
+    """
+    path = saved_folder(str(path)) or path
+    if files := find_files(path):
+        return read_shards(files, columns)
     if path.is_dir():
-        splits = split_folders(path)
-        return read_images(splits[TRAIN]) if splits else class_folders(path)
+        return _read_folder(inner_folder(path), columns)
     if not path.exists():
         raise DataError(f"{path}: no such folder or file; give {FORMS}")
     if not path.is_file():
         raise DataError(f"{path}: neither a folder nor a file; give {FORMS}")
     if path.suffix.lower() == ".csv":
-        return read_csv(path, missing)
-    if tarfile.is_tarfile(path):
-        return read_tar(path)
+        return read_csv(path, missing, columns)
+    if path.suffix.lower() in ENDINGS or is_tar(path):
+        return read_shards([path], columns)
     raise DataError(f"{path}: not a form mrdc reads; give {FORMS}")
 
 
-def class_folders(root: Path, only: Collection[str] | None = None) -> ImageSet:
-    """Open the images of every class folder, or of the classes in `only`."""
+def _read_folder(root: Path, columns: Columns | None) -> ImageSet:
+    if shards := sharded(root):
+        return read_shards(shards[TRAIN], columns)
+    if splits := split_folders(root):
+        return read_images(splits[TRAIN], columns=columns)
+    return class_folders(root, split=TRAIN if inner_splits(root) else "")
+
+
+def sharded(root: Path) -> dict[str, list[Path]]:
+    """Shards of a folder by split, whether `save_to_disk` wrote them or not; empty for others."""
+    return saved_splits(root) if is_saved(root) else shard_folder(root)
+
+
+def inner_folder(root: Path) -> Path:
+    """The folder with splits or shards, if up to three folders with nothing else lead to it."""
+    inside = root
+    for _ in range(4):
+        folders = sub_folders(inside)
+        if sharded(inside) or TRAIN in {folder.name.lower() for folder in folders}:
+            return inside
+        others = [child.name for child in _children(inside) if not child.is_dir()]
+        if len(folders) != 1 or any(map(_holds_images, others)):
+            break
+        inside = folders[0]
+    return root
+
+
+def _holds_images(name: str) -> bool:
+    return is_image(name) or name.lower().endswith((*ENDINGS, ".csv"))
+
+
+def inner_splits(root: Path) -> str | None:
+    """The test split inside every class folder, next to train/; None if there is none."""
+    folders = sub_folders(root)
+    for test in TESTS:
+        if folders and all({TRAIN, test} <= {one.name for one in sub_folders(f)} for f in folders):
+            return test
+    return None
+
+
+def class_folders(root: Path, only: Collection[str] | None = None, split: str = "") -> ImageSet:
+    """Open the images of every class folder, or of the classes in `only`.
+
+    With a `split`, only those in the folder of that name in each class folder.
+    """
     children = _children(root)
     folders = [one for one in children if one.is_dir() and (only is None or one.name in only)]
     loose = [child.name for child in children if not child.is_dir()]
@@ -50,7 +109,7 @@ def class_folders(root: Path, only: Collection[str] | None = None) -> ImageSet:
     entries = [
         file_entry(folder.name, file, name)
         for folder in folders
-        for file, name in _images(root, folder, ignored)
+        for file, name in _images(root, folder / split, ignored)
     ]
     if not entries:
         raise DataError(f"{root}: no image in any class folder; give {FORMS}")
@@ -101,116 +160,3 @@ def _children(root: Path) -> list[Path]:
 
 def _refuse(error: OSError) -> None:
     raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
-
-
-def read_csv(path: Path, missing: bool) -> ImageSet:
-    """Open the images of a CSV of path,label; paths are relative to its folder.
-
-    `missing` files are accepted or refused; loading one raises an ImageError.
-    """
-    rows = read_pairs(path, "path", "label")
-    folder = path.parent
-    entries = [file_entry(label, os.path.join(folder, name), name) for _, name, label in rows]
-    empty = [row for row, entry in zip(rows, entries, strict=True) if entry[2] == 0]
-    absent = [row for row in empty if not os.access(folder / row[1], os.F_OK)]
-    if absent and not missing:
-        line, name, _ = absent[0]
-        reason = f"{len(absent):,} of {len(rows):,} missing; --skip-bad leaves them out"
-        if absent[0] == rows[0] and not os.path.splitext(name)[1]:
-            reason = "columns are path,label; a heading must be path,label"
-        raise DataError(f"{path}: line {line}: no such file {name!r} ({reason})")
-    return gather(entries, sorted({label for _, _, label in rows}, key=_by_number))
-
-
-def read_pairs(path: Path, first: str, second: str) -> list[tuple[int, str, str]]:
-    """Line number and both cells of the rows of a CSV; a heading of these names is optional."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as text:
-            reader = csv.reader(text)
-            rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as CSV ({error})") from None
-    if rows and [cell.strip().lower() for cell in rows[0][1]] == [first, second]:
-        rows = rows[1:]
-    form = f"{first},{second}"
-    for line, row in rows:
-        if len(row) != 2 or not all(cell.strip() for cell in row) or "\0" in row[0]:
-            raise DataError(f"{path}: line {line} must be {form}, got {','.join(row)!r}")
-    if not rows:
-        raise DataError(f"{path}: no row of {form}")
-    return [(line, row[0].strip(), row[1].strip()) for line, row in rows]
-
-
-def read_tar(path: Path) -> ImageSet:
-    """Open the samples of a tar: an image and a .cls with its class.
-
-    Files belong to one sample if their names agree up to the first dot. A .json with a "class",
-    as `export` writes it, gives the class a name; otherwise its name is the text of the .cls.
-    """
-    images: dict[str, tarfile.TarInfo] = {}
-    labels: dict[str, str] = {}
-    names: dict[str, str] = {}
-    ignored: list[str] = []
-    for member, key, ending, text in _members(path):
-        if f".{ending}" in EXTENSIONS:
-            if key in images:
-                both = f"{images[key].name} and {member.name}"
-                raise DataError(f"{path}: two images for one sample: {both}")
-            images[key] = member
-        elif ending == "cls":
-            labels[key] = text
-        elif ending != "json":
-            ignored.append(f"{member.name}: {NOT_IMAGE}")
-        elif name := _class_name(text):
-            names[key] = name
-        else:
-            ignored.append(f"{member.name}: no class name in it")
-    if not images:
-        raise DataError(f"{path}: no image with a .cls file")
-    entries = []
-    for key, member in images.items():
-        label = names.get(key, labels[key]) if key in labels else ""
-        if not label:
-            raise DataError(f"{path}: {member.name} has no .cls file with its class")
-        entries.append((label, Photo(member.name, partial(_read, path, member)), member.size))
-    return gather(entries, sorted({label for label, _, _ in entries}, key=_by_number), ignored)
-
-
-def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, str, str, str]]:
-    """Files of a tar with their sample, their ending, and the text of a .cls or .json."""
-    try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                folder, _, base = member.name.rpartition("/")
-                stem, _, ending = base.partition(".")
-                key, ending = f"{folder}/{stem}", ending.lower()
-                if not member.isfile() or not key.strip("/"):
-                    continue
-                content = tar.extractfile(member) if ending in ("cls", "json") else None
-                text = content.read().decode("utf-8", "replace").strip() if content else ""
-                yield member, key, ending, text
-    except tarfile.ReadError as error:
-        raise DataError(f"{path}: not an uncompressed, complete tar ({error})") from None
-
-
-def _class_name(text: str) -> str | None:
-    """The "class" of a sample's .json."""
-    with suppress(ValueError, AttributeError):
-        name = json.loads(text).get("class")
-        return name if isinstance(name, str) else None
-    return None
-
-
-def _read(path: Path, member: tarfile.TarInfo) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(member.offset_data)
-            return file.read(member.size)
-    except OSError as error:
-        raise ImageError(f"{member.name}: cannot be read ({error.strerror})") from None
-
-
-def _by_number(name: str) -> tuple[int, int | str, str]:
-    """Sort key: numbers in numerical order, then other names."""
-    number = name.isdecimal() and len(name) < 20
-    return (0, int(name), name) if number else (1, name, name)

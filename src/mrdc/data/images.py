@@ -13,14 +13,19 @@ from mrdc.data.photo import Photo, file_photo
 if TYPE_CHECKING:
     from mrdc.data.scenes import Scenes
 
+TRAIN = "train"
+TESTS = ("test", "val", "valid", "validation")
+SPLITS = frozenset({TRAIN, *TESTS})
 CLASSES = (
     "a folder with one sub-folder of images for each class (or train/ and test/ folders of "
-    "such), a .csv of path,label, or a WebDataset .tar"
+    "such), a .csv of path,label, a WebDataset .tar, a .parquet or .arrow file with images, a "
+    "pattern such as 'photos-*.parquet', or hf:FOLDER"
 )
 FORMS = f"{CLASSES}; or scenes with boxes: a COCO .json, or a folder with train.json and images/"
 NOT_IMAGE = "not an image (by its ending)"
 
 Entry = tuple[str, Photo, int]  # class, photo and bytes of an image
+Columns = tuple[str, str]  # names of the columns with the image (or its path) and the class
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ def paired(where: Path, train: ImageSet, test: ImageSet) -> Splits:
         empty = [name for name, photos in zip(one.classes, one.photos, strict=True) if not photos]
         if empty:
             raise DataError(f"{where}: no {side} image of {some_of(empty)}; each class needs one")
+    test = test.pick(test.classes.index(name) for name in train.classes)
     return Splits(train, test, held_out=False)
 
 
@@ -97,6 +103,28 @@ def gather(entries: Iterable[Entry], classes: list[str], ignored: Sequence[str] 
         photos[labels[name]].append(photo)
         sizes[labels[name]].append(size)
     return ImageSet(tuple(classes), photos, sizes, [*ignored])
+
+
+def by_number(name: str) -> tuple[int, int | str, str]:
+    """Sort key: numbers in numerical order, then other names."""
+    number = name.isdecimal() and len(name) < 20
+    return (0, int(name), name) if number else (1, name, name)
+
+
+def merged(sets: Sequence[ImageSet]) -> ImageSet:
+    """The images of several sets; classes of one name become one, and empty ones are dropped."""
+    first = sets[0].classes
+    same = all(one.classes == first for one in sets)
+    names = {name for one in sets for name in one.classes}
+    entries = (
+        (name, photo, size)
+        for one in sets
+        for name, photos, sizes in zip(one.classes, one.photos, one.sizes, strict=True)
+        for photo, size in zip(photos, sizes, strict=True)
+    )
+    ignored = [line for one in sets for line in one.ignored]
+    whole = gather(entries, [*first] if same else sorted(names, key=by_number), ignored)
+    return whole.pick(label for label, photos in enumerate(whole.photos) if photos)
 
 
 def is_image(name: str) -> bool:

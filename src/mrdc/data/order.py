@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from mrdc._utils.errors import DataError, UsageError
-from mrdc.data.files import read_pairs
 from mrdc.data.images import Splits, some_of
+from mrdc.data.lists import read_pairs
 
 SEED = 1993  # for the class order that the papers share
 

@@ -53,6 +53,12 @@ def digest(data: bytes | Pixels) -> bytes:
     return hashlib.sha256(raw).digest()
 
 
+def check_bytes(count: int, name: str) -> None:
+    """Refuse a file so large that it cannot be an image, before it is read."""
+    if count > MAX_BYTES:
+        raise ImageError(f"{name}: {count:,} bytes; an image has at most {MAX_BYTES:,}")
+
+
 def file_photo(path: str, name: str) -> Photo:
     """A photo stored in its own file."""
     return Photo(name, partial(_read, path, name))
@@ -60,11 +66,10 @@ def file_photo(path: str, name: str) -> Photo:
 
 def _read(path: str, name: str) -> bytes:
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe would wait for ever
             raise ImageError(f"{name}: not a regular file")
-        if found.st_size > MAX_BYTES:
-            raise ImageError(f"{name}: {found.st_size:,} bytes; at most {MAX_BYTES:,} are allowed")
+        check_bytes(about.st_size, name)
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

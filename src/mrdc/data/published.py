@@ -10,9 +10,27 @@ import numpy as np
 from numpy.exceptions import VisibleDeprecationWarning
 
 from mrdc._utils.errors import DataError
-from mrdc.data.files import TESTS, TRAIN, class_folders, split_folders, sub_folders
-from mrdc.data.images import Entry, ImageSet, Splits, file_entry, gather, paired
+from mrdc.data.files import (
+    class_folders,
+    inner_splits,
+    read_images,
+    sharded,
+    split_folders,
+    sub_folders,
+)
+from mrdc.data.images import (
+    TESTS,
+    TRAIN,
+    Columns,
+    Entry,
+    ImageSet,
+    Splits,
+    file_entry,
+    gather,
+    paired,
+)
 from mrdc.data.photo import Photo
+from mrdc.data.shards import read_shards, shard_folder
 
 ANNOTATIONS = "val_annotations.txt"
 NESTED = ("CUB_200_2011", "tiny-imagenet-200", "ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")
@@ -54,16 +72,23 @@ def inside(root: Path) -> Path:
     return next((root / nested for nested in NESTED if (root / nested).is_dir()), root)
 
 
-def published(root: Path) -> Splits | None:
+def published(root: Path, columns: Columns | None = None) -> Splits | None:
     """Training and test images of a folder; None if it has no test split."""
     if (root / "train_test_split.txt").is_file():
         return _cub(root)
+    if not root.is_dir():
+        return None
+    shards = sharded(root)
+    if test_shards := next((shards[name] for name in TESTS if name in shards), None):
+        return paired(root, read_shards(shards[TRAIN], columns), read_shards(test_shards, columns))
+    if inner := inner_splits(root):
+        return paired(root, class_folders(root, split=TRAIN), class_folders(root, split=inner))
     found = _train_and_test(root)
     if found is None:
         return None
     train, test = found
-    tested = _annotated(test) if _flat(test) else class_folders(test)
-    return paired(root, class_folders(train), tested)
+    tested = _annotated(test) if _flat(test) else read_images(test, columns=columns)
+    return paired(root, read_images(train, columns=columns), tested)
 
 
 def imagenet(kind: str, root: Path) -> Splits:
@@ -102,8 +127,8 @@ def _train_and_test(root: Path) -> tuple[Path, Path] | None:
 
 
 def _flat(test: Path) -> bool:
-    """Check for images that lie in `test` itself or in images/, not in class folders."""
-    return {folder.name for folder in sub_folders(test)} <= {"images"}
+    """Check for images that lie in `test` itself or in images/, not in class folders or shards."""
+    return not shard_folder(test) and {folder.name for folder in sub_folders(test)} <= {"images"}
 
 
 def _cub(root: Path) -> Splits:

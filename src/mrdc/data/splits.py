@@ -7,7 +7,8 @@
                           100 consecutive classes, or ten of every hundred (App. B.1)
     FOLDER                CUB-200-2011, Tiny-ImageNet or ImageNet as published; or train/ and
                           test/ (or val/) folders of class folders
-    anything else         a form that `read_images` reads: some images of each class are held out
+    anything else         a form that `read_images` reads; without a test split, some images of each
+                          class are held out
 
 Both splits have the same classes, sorted by name, and at least one image of each.
 """
@@ -22,22 +23,30 @@ import numpy as np
 from mrdc._utils.errors import DataError, UsageError
 from mrdc._utils.registry import Registry
 from mrdc.data.coco import find_layout, is_coco, read_scenes
-from mrdc.data.files import read_images
-from mrdc.data.images import CLASSES, FORMS, ImageSet
+from mrdc.data.files import inner_folder, read_images
+from mrdc.data.images import CLASSES, FORMS, Columns, ImageSet
 from mrdc.data.images import Splits as Splits
 from mrdc.data.published import DRAWS, cifar100, imagenet, inside, published
+from mrdc.data.saved import saved_folder
+from mrdc.data.shards import find_files
 from mrdc.data.textures import textures_splits
 
 SHAPES = "shapes"  # built-in scenes
 
 
 def open_splits(
-    source: str | os.PathLike[str], *, holdout: float = 0.2, seed: int = 0, missing: bool = False
+    source: str | os.PathLike[str],
+    *,
+    holdout: float = 0.2,
+    seed: int = 0,
+    missing: bool = False,
+    columns: Columns | None = None,
 ) -> Splits:
     """Open training and test images of a source in one of the forms above.
 
     Without a test split, the share `holdout` of each class is set aside, chosen by `seed`. Files
-    `missing` from a CSV are accepted or refused; loading one raises an ImageError.
+    `missing` from a CSV are accepted or refused; loading one raises an ImageError. `columns` name
+    the image and the class of a CSV, Parquet or Arrow file.
     """
     if not 0 < holdout < 1:
         raise UsageError(f"holdout must lie between 0 and 1, got {holdout}")
@@ -46,25 +55,30 @@ def open_splits(
     load, path = named(source), Path(source)
     if load is not None:
         return load()
-    if not path.exists():
+    path = saved_folder(os.fspath(source)) or path
+    if not path.exists() and not find_files(path):
         raise DataError(f"{path}: no such folder or file; give {CLASSES}; or {names()}")
     if is_coco(path):
         raise DataError(f"{path}: scenes with boxes, but classes are needed; give {CLASSES}")
     root = inside(path)
-    return published(root) or _set_aside(root, read_images(root, missing), holdout, seed)
+    root = inner_folder(root) if root.is_dir() else root
+    found = published(root, columns)
+    return found or _set_aside(root, read_images(root, missing, columns), holdout, seed)
 
 
-def open_images(source: str | os.PathLike[str], missing: bool = False) -> ImageSet:
-    """Open the training images of a data set by name, or of a folder, CSV, tar or COCO file.
+def open_images(
+    source: str | os.PathLike[str], missing: bool = False, columns: Columns | None = None
+) -> ImageSet:
+    """Open the training images of a data set by name, or of any form that `plan` reads.
 
     Scenes (COCO: a .json, or a folder) become one class. Files `missing` from a CSV or COCO file
-    are accepted or refused; loading one raises an ImageError.
+    are accepted or refused; loading one raises an ImageError. `columns` as for `open_splits`.
     """
     load, path = named(source), Path(source)
     if load is not None:
         return load().train
     if not is_coco(path):
-        return read_images(path, missing)
+        return read_images(path, missing, columns)
     layout = None if path.is_file() else find_layout(path)
     scenes = read_scenes(layout.train if layout else path, missing)
     return ImageSet(("images",), ([*scenes.photos],), ([*scenes.sizes],), scenes=scenes)
@@ -74,7 +88,7 @@ def check_source(source: str | os.PathLike[str]) -> None:
     """Refuse a source that is no name, KIND:FOLDER or path, without reading it."""
     name = os.fspath(source)
     kind, _, folder = name.partition(":")
-    if Path(name).exists() or name == SHAPES:
+    if Path(name).exists() or name == SHAPES or saved_folder(name) or find_files(Path(name)):
         return
     if kind in KINDS and folder:
         if not Path(folder).expanduser().exists():

@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from mrdc._utils.errors import DataError, UsageError
-from mrdc.data.images import ImageSet, Splits, some_of
+from mrdc.data.images import Columns, ImageSet, Splits, some_of
 from mrdc.data.order import SEED, order_classes, whole_number
 from mrdc.data.splits import open_splits
 
@@ -104,13 +104,14 @@ def open_stream(
     superclasses: Path | None = None,
     holdout: float = 0.2,
     missing: bool = False,
+    columns: Columns | None = None,
 ) -> Stream:
     """Open a source as a stream; arguments as for `open_splits` and `make_stream`.
 
     Raises:
         MrdcError: images that cannot be used, or not in these phases.
     """
-    splits = open_splits(source, holdout=holdout, missing=missing)
+    splits = open_splits(source, holdout=holdout, missing=missing, columns=columns)
     return make_stream(splits, phases, first, order, superclasses)
 
 

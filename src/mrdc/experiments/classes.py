@@ -30,6 +30,7 @@ class ClassExperiment:
             superclasses=settings.superclasses,
             holdout=settings.holdout,
             missing=settings.skip_bad,
+            columns=settings.columns,
         )
         if kept is not None:
             self.stream = self.stream.without(train_ids=kept.train_ids, test_ids=kept.test_ids)

@@ -73,6 +73,8 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
         return fitted(next(c for c in choices if c is not NoneType), value, where)
     if kind is tuple:
         many = value if isinstance(value, list) else [value]
+        if ... not in choices and len(many) != len(choices):
+            raise UsageError(f"{where} must be {len(choices)} values, got {value!r}")
         return tuple(fitted(choices[0], entry, where) for entry in many)
     names = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
     number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -108,6 +108,8 @@ class PlanOptions(TypedDict, total=False):
     codec: str | Codec | Sequence[str | Codec]
     qualities: int | Sequence[int]
     select: str | Selector
+    columns: tuple[str, str] | None
+    max_side: int | None
     embed: str | Callable[[Tensor], Any]
     weights: Path | None
     criterion: Criterion
@@ -128,7 +130,7 @@ def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[Pl
     """Choose a codec and quality for a folder of images and a byte budget; writes nothing.
 
     Args:
-        photos: a folder, CSV, tar or COCO file, as for `mrdc plan`.
+        photos: a folder, file or pattern, as for `mrdc plan`.
         budget: "20/class", "2000 originals", "200MB", or a number of bytes.
         options: the flags of `mrdc plan`: `qualities=(90, 75, 50)`, `codec="webp"` or a codec
             object, `select` (a name or a selector), `criterion`, `epsilon`, `seed`, `threads`, ...

@@ -20,6 +20,7 @@ from mrdc.data.scenes import check_sides
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.fill import Skip
 from mrdc.planning.choice import check_criterion
+from mrdc.planning.resize import check_side, shrink_all
 from mrdc.planning.search import Pool, Progress, search_space
 from mrdc.planning.selection import (
     SELECTORS,
@@ -64,6 +65,7 @@ def check_settings(settings: PlanSettings) -> None:
         raise UsageError(f"--seed must be 0 or more, got {settings.seed}")
     if settings.threads is not None and settings.threads < 1:
         raise UsageError(f"--threads must be 1 or more, got {settings.threads}")
+    check_side(settings.max_side)
 
 
 @contextmanager
@@ -85,7 +87,12 @@ def scan(
             skipped.append(str(error))
 
     skip = note if settings.skip_bad else None
-    images = without_empty(open_images(settings.photos, settings.skip_bad), skipped, settings)
+    images = open_images(settings.photos, settings.skip_bad, settings.columns)
+    images = without_empty(images, skipped, settings)
+    if settings.max_side is not None:
+        count = progress("resizing", len(images))
+        side, threads = settings.max_side, settings.threads
+        images = shrink_all(images, side, threads=threads, folder=folder, progress=count)
     select = usual_selector(settings.select, images.scenes is not None)
     needed = measuring or settings.pairing == "independent"
     needed |= SELECTORS.find(select) is not random_choice
@@ -121,6 +128,7 @@ def scan(
             "select": select,
             "seed": settings.seed,
             "pairing": settings.pairing,
+            "max_side": settings.max_side,
             "embed": settings.embed if needed else None,
             "search": NOTE * (tried + 2) if tried > 1 else None,
         }

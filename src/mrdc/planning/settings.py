@@ -51,8 +51,10 @@ class Source:
 
     photos: tyro.conf.Positional[Path]
     """Folder with a sub-folder per class, or with train/ and test/ of such; a .csv of path,label;
-    a WebDataset .tar; textures (built in). For scenes with boxes: a COCO .json, or a folder with
-    train.json and images/; COCO and SODA10M as published."""
+    a WebDataset .tar; a .parquet or .arrow file with images; a quoted pattern of these, such as
+    'photos-*.parquet' or 'shard-{0000..0099}.tar'; hf:FOLDER, written by save_to_disk; textures
+    (built in). For scenes with boxes: a COCO .json, or a folder with train.json and images/; COCO
+    and SODA10M as published."""
     budget: str
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
 
@@ -63,6 +65,12 @@ class PlanSettings(SearchSettings, Source):
 
     qualities: Annotated[tuple[int, ...], tyro.conf.arg(name="quality")] = QUALITIES
     """Qualities to consider. One codec with one quality needs no search."""
+    columns: tuple[str, str] | None = None
+    """Columns with the image (or its path) and the class, in a CSV with a heading, or a Parquet or
+    Arrow file; by default path and label, or the only ones that fit."""
+    max_side: int | None = None
+    """Shrink images whose longer side exceeds this many pixels first, as if the source had been
+    resized."""
     embed: str = "lite0"
     """Network that embeds the images: lite0, torchvision:NAME, or run:FOLDER (from a run)."""
     weights: Path | None = None

@@ -20,6 +20,7 @@ from mrdc.data import DATASETS, open_splits
 from mrdc.data.coco import is_coco, open_scenes
 from mrdc.data.photo import Photo, to_pixels
 from mrdc.data.shapes import shapes_splits
+from mrdc.data.shards import is_pattern
 from mrdc.experiments.settings import built_in
 from mrdc.memory.file import MemoryFile
 from mrdc.nn.embed import Embedder, embed, load_embedder
@@ -132,9 +133,11 @@ def originals(run: RunRecord) -> dict[str, list[Photo]]:
     if run.detects:
         scenes = shapes_splits() if built_in(data, "shapes") else open_scenes(Path(data))
         return {"": list(scenes.train.photos)}
-    if not (data in DATASETS or ":" in data or Path(data).exists()) or is_coco(Path(data)):
+    path = Path(data)
+    if not (data in DATASETS or ":" in data or path.exists() or is_pattern(path)) or is_coco(path):
         return {}
-    splits = open_splits(data, holdout=float(run.settings.get("holdout", 0.2)), seed=0)
+    holdout, columns = float(run.settings.get("holdout", 0.2)), run.settings.get("columns")
+    splits = open_splits(data, holdout=holdout, seed=0, columns=columns)
     return dict(zip(splits.train.classes, splits.train.photos, strict=True))
 
 

@@ -89,7 +89,8 @@ def images(plan: Plan) -> Section:
     section = Section("images", "What the images look like")
     pairs = [(CODECS[c.codec], c.quality) for c in plan.candidates if c.quality is not None]
     embedder = load_embedder(plan.settings.embed, plan.settings.weights)
-    photos = open_images(plan.settings.photos, plan.settings.skip_bad).all_photos
+    settings = plan.settings
+    photos = open_images(settings.photos, settings.skip_bad, settings.columns).all_photos
     for photo in photos[:: max(1, len(photos) // SHOWN)][:SHOWN]:
         with suppress(ImageError):  # one that the plan has skipped
             section.parts.append(Strip(photo.id, at_qualities(photo, pairs, embedder)))

@@ -66,6 +66,9 @@ class StreamSettings:
     data: str
     """A folder with train/ and test/ (also ImageNet, CUB-200-2011 and Tiny-ImageNet as published),
     imagenet-sub:FOLDER, cifar100:FOLDER, textures (built in); or anything `plan` reads."""
+    columns: tuple[str, str] | None = None
+    """Columns with the image (or its path) and the class of a CSV, Parquet or Arrow file, as for
+    `plan`."""
     method: Annotated[str, tyro.conf.Suppress] = "lucir"
     phases: int = 5
     """Phases after the first; with --first equal, all phases."""

@@ -1,0 +1,428 @@
+"""Which of Avalanche's strategies replay from an mrdc memory, and what do the same bytes hold?
+
+    python benchmarks/adapters.py strategies           every strategy that keeps a buffer, both ways
+    python benchmarks/adapters.py bytes --photos CUB   images held and accuracy in the same bytes
+    python benchmarks/adapters.py throughput           images a second from a buffer
+
+Needs the extra avalanche; `./scripts/test --adapters` makes an environment that has it.
+"""
+
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from avalanche.benchmarks import nc_benchmark
+from avalanche.models import FeCAMClassifier, NCMClassifier, SCRModel, TrainEvalModel
+from avalanche.training import plugins as av_plugins
+from avalanche.training import supervised as av
+from avalanche.training.plugins.update_fecam import MemoryFeCAMUpdate
+from avalanche.training.plugins.update_ncm import MemoryNCMUpdate
+from avalanche.training.storage_policy import ReservoirSamplingBuffer
+from avalanche.training.supervised.lamaml_v2 import LaMAML
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from common import SEED, as_jpeg, emit, machine, made_up, options, race, sources
+from mrdc.adapters.avalanche import ByteBuffer, byte_replay, use_mrdc
+from mrdc.nn.lite0 import lite0
+
+SIDE, CLASSES, BATCH = 32, 6, 8
+Strategy = Callable[..., Any]
+
+
+class Net(nn.Module):
+    """A small convolutional network."""
+
+    def __init__(self, classes: int = CLASSES, side: int = SIDE, width: int = 16):
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for step in range(4):
+            wide = width * 2**step
+            layers += [nn.Conv2d(channels, wide, 3, 2, 1), nn.BatchNorm2d(wide), nn.ReLU()]
+            channels = wide
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.classifier = nn.Linear(channels, classes)
+        self.size = channels
+
+    def forward(self, images: Tensor, task_labels: Tensor | None = None) -> Tensor:
+        out: Tensor = self.classifier(self.features(images))
+        return out
+
+
+def parts(model: nn.Module, **more: Any) -> dict[str, Any]:
+    """Arguments that every strategy takes."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    sizes = {"train_mb_size": BATCH, "eval_mb_size": 32, "train_epochs": 1}
+    loss = {"criterion": nn.CrossEntropyLoss()}
+    return {"model": model, "optimizer": optimizer, "evaluator": None, **sizes, **loss, **more}
+
+
+def without_loss(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "criterion"}
+
+
+def naive_with(plugin: Callable[[], Any]) -> Strategy:
+    return lambda: av.Naive(**parts(Net(), plugins=[plugin()]))
+
+
+def prototypes(classifier: Callable[[], nn.Module], plugin: Callable[[], Any]) -> Strategy:
+    """A network that is tested by class means, which a buffer keeps up to date."""
+
+    def make() -> Any:
+        net = Net()
+        model = TrainEvalModel(net.features, net.classifier, classifier())
+        return av.Naive(**parts(model, plugins=[plugin()]))
+
+    return make
+
+
+def icarl() -> Any:
+    net = Net()
+    given = {k: v for k, v in parts(net).items() if k not in ("model", "criterion")}
+    return av.ICaRL(
+        feature_extractor=net.features,
+        classifier=net.classifier,
+        memory_size=60,
+        buffer_transform=None,
+        fixed_memory=True,
+        **given,
+    )
+
+
+def er_aml() -> Any:
+    net = Net()
+    return av.ER_AML(**parts(net), feature_extractor=net.features, batch_size_mem=4)
+
+
+def scr() -> Any:
+    net = Net()
+    head = nn.Sequential(nn.Linear(net.size, 32), nn.ReLU(), nn.Linear(32, 16))
+    model = SCRModel(net.features, head)
+    return av.SCR(**without_loss(parts(model)), batch_size_mem=8, mem_size=60)
+
+
+# name, how a memory of ours gets in, the strategy as Avalanche has it
+STRATEGIES: dict[str, tuple[str, Strategy]] = {
+    "Naive + ReplayPlugin": ("plugins=[byte_replay(...)]", naive_with(av_plugins.ReplayPlugin)),
+    "Replay": ("use_mrdc", lambda: av.Replay(**parts(Net()))),
+    "LwF + ReplayPlugin": (
+        "plugins=[byte_replay(...)]",
+        lambda: av.LwF(
+            **parts(Net()), alpha=1.0, temperature=2.0, plugins=[av_plugins.ReplayPlugin()]
+        ),
+    ),
+    "EWC + ReplayPlugin": (
+        "plugins=[byte_replay(...)]",
+        lambda: av.EWC(**parts(Net()), ewc_lambda=1.0, plugins=[av_plugins.ReplayPlugin()]),
+    ),
+    "GDumb": ("use_mrdc", lambda: av.GDumb(**parts(Net()))),
+    "ICaRL": ("use_mrdc", icarl),
+    "MIR": ("use_mrdc", lambda: av.MIR(**parts(Net()), mem_size=60, subsample=20)),
+    "ER_ACE": ("use_mrdc", lambda: av.ER_ACE(**without_loss(parts(Net())), batch_size_mem=8)),
+    "ER_AML": ("use_mrdc", er_aml),
+    "SCR": ("use_mrdc", scr),
+    "MER": ("use_mrdc", lambda: av.MER(**parts(Net()), batch_size_mem=4, n_inner_steps=1)),
+    "RAR": (
+        "use_mrdc",
+        naive_with(lambda: av_plugins.RARPlugin(8, name_ext_layer="features")),
+    ),
+    "CoPE": (
+        "use_mrdc",
+        lambda: av.CoPE(**parts(Net()), n_classes=CLASSES, p_size=CLASSES),
+    ),
+    "MemoryNCMUpdate": ("use_mrdc", prototypes(NCMClassifier, MemoryNCMUpdate)),
+    "MemoryFeCAMUpdate": ("use_mrdc", prototypes(FeCAMClassifier, MemoryFeCAMUpdate)),
+    "LaMAML": ("use_mrdc", lambda: LaMAML(**parts(Net()))),
+    "BiC": ("use_mrdc", lambda: av.BiC(**parts(Net()), stage_2_epochs=1)),
+    "DER": ("use_mrdc", lambda: av.DER(**parts(Net()), batch_size_mem=8)),
+    "FeatureReplay": (
+        "use_mrdc",
+        lambda: av.FeatureReplay(**without_loss(parts(Net())), last_layer_name="classifier"),
+    ),
+    "GSS_greedy": ("use_mrdc", lambda: av.GSS_greedy(**parts(Net()), input_size=[3, SIDE, SIDE])),
+    "GEM": ("use_mrdc", lambda: av.GEM(**parts(Net()), patterns_per_exp=20)),
+    "AGEM": ("use_mrdc", lambda: av.AGEM(**parts(Net()), patterns_per_exp=20)),
+}
+
+
+def make_photos(root: Path, classes: int = CLASSES, train: int = 12, test: int = 2) -> Path:
+    """Folders of small made-up JPEG files."""
+    for label in range(classes):
+        images = made_up(train + test, SIDE, seed=label)
+        for number, pixels in enumerate(images):
+            folder = root / ("train" if number < train else "test") / f"class{label}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{number:03d}.jpg").write_bytes(as_jpeg(pixels))
+    return root
+
+
+def make_benchmark(root: Path, experiences: int, side: int, classes: int | None = None) -> Any:
+    """Class-incremental experiences over folders; files stay files until they are decoded."""
+    augment = [transforms.RandomResizedCrop(side, (0.5, 1)), transforms.RandomHorizontalFlip()]
+    plain = [transforms.Resize(side), transforms.CenterCrop(side)]
+    tensor = [transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.25] * 3)]
+    train, test = (ImageFolder(root / split) for split in ("train", "test"))
+    return nc_benchmark(
+        train,
+        test,
+        n_experiences=experiences,
+        task_labels=False,
+        seed=SEED,
+        train_transform=transforms.Compose(augment + tensor),
+        eval_transform=transforms.Compose(plain + tensor),
+    )
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Stop a strategy that does not end."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"did not end within {seconds} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def attempt(make: Strategy, benchmark: Any) -> tuple[Any, str]:
+    """The strategy after all experiences, and what went wrong, if anything."""
+    strategy = None
+    try:
+        with at_most(120):
+            torch.manual_seed(SEED)
+            strategy = make()
+            for experience in benchmark.train_stream:
+                strategy.train(experience)
+            strategy.eval(benchmark.test_stream)
+    except Exception as error:
+        return strategy, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return strategy, ""
+
+
+def with_ours(how: str, make: Strategy, budget: str) -> tuple[Strategy, list[Any]]:
+    """The same strategy with a memory of ours, and where that will be found."""
+    policies: list[Any] = []
+
+    def changed() -> Any:
+        strategy = make()
+        if how == "use_mrdc":
+            policies.append(use_mrdc(strategy, budget, quality=50))
+            return strategy
+        (place,) = [n for n, p in enumerate(strategy.plugins) if type(p) is av_plugins.ReplayPlugin]
+        strategy.plugins[place] = byte_replay(budget, quality=50)
+        policies.append(strategy.plugins[place].storage_policy)
+        return strategy
+
+    return changed, policies
+
+
+def strategies(only: str | None) -> None:
+    """Run every strategy with its own buffer, and with a memory of ours."""
+    budget = "14kB"
+    with tempfile.TemporaryDirectory() as folder:
+        benchmark = make_benchmark(make_photos(Path(folder)), 3, SIDE)
+        for name, (how, make) in STRATEGIES.items():
+            if only not in (None, name):
+                continue
+            stock = attempt(make, benchmark)[1]
+            changed, policies = with_ours(how, make, budget)
+            ours = attempt(changed, benchmark)[1]
+            held = policies[0].memory if policies and not ours else None
+            emit(
+                "adapters",
+                question="strategies",
+                strategy=name,
+                how=how,
+                stock=stock,
+                ours=ours,
+                images=len(held) if held else 0,
+                bytes=held.nbytes if held else 0,
+                budget=budget,
+                avalanche=version("avalanche-lib"),
+                **machine(),
+            )
+
+
+# The same bytes
+
+
+def accuracy(model: nn.Module, tests: list[tuple[Tensor, Tensor]]) -> float:
+    """Percent of the test images of the experiences so far."""
+    model.eval()
+    with torch.no_grad():
+        right = [(model(images).argmax(1) == labels).float() for images, labels in tests]
+    return 100 * float(torch.cat(right).mean())
+
+
+def loaded(experience: Any) -> tuple[Tensor, Tensor]:
+    """Test images of an experience as tensors."""
+    data = experience.dataset.eval()
+    items = [data[index] for index in range(len(data))]
+    return torch.stack([item[0] for item in items]), torch.tensor([item[1] for item in items])
+
+
+class Features(nn.Module):
+    """EfficientNet-Lite0 as it comes; only a head on top of it learns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = lite0().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.network.eval()
+        with torch.no_grad():
+            return F.normalize(self.network.features(images))
+
+
+class Frozen(nn.Module):
+    """Fixed features and a linear head."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.features = Features()
+        self.classifier = nn.Linear(1280, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.classifier(self.features(images))
+        return scores
+
+
+def learner(method: str, classes: int, epochs: int, images: int | None, budget: str) -> Any:
+    """Naive with replay, or iCaRL; with a buffer of so many images, or with a memory of ours."""
+    net = Frozen(classes)
+    given = parts(net) | {"train_mb_size": 16, "train_epochs": epochs}
+    given["optimizer"] = torch.optim.SGD(net.classifier.parameters(), lr=1.0, momentum=0.9)
+    if method == "Naive":
+        plugin = byte_replay(budget, classes=classes)
+        if images is not None:
+            plugin = av_plugins.ReplayPlugin(images)
+        return av.Naive(**given, plugins=[plugin]), plugin.storage_policy
+    given = {k: v for k, v in given.items() if k not in ("model", "criterion")}
+    memory = {"memory_size": images or 1, "buffer_transform": None, "fixed_memory": True}
+    strategy = av.ICaRL(net.features, net.classifier, **given, **memory)
+    return strategy, use_mrdc(strategy, budget, classes=classes) if images is None else None
+
+
+def same_bytes(photos: Path, label: str, epochs: int, seeds: int) -> None:
+    """Accuracy and images held by Avalanche's own buffers and by ours, within the same bytes."""
+    side, budget, experiences = 96, "2MB", 4
+    files = list((photos / "train").glob("*/*"))
+    file_bytes = sum(path.stat().st_size for path in files) / len(files)
+    counts = {
+        "float32 tensors": int(2e6 // (4 * 3 * side * side)),
+        "files": int(2e6 // file_bytes),
+        "mrdc": None,
+    }
+    benchmark = make_benchmark(photos, experiences, side)
+    tests = [loaded(experience) for experience in benchmark.test_stream]
+    classes = benchmark.n_classes
+    for seed in range(seeds):
+        for method in ("Naive", "ICaRL"):
+            for arm, images in counts.items():
+                torch.manual_seed(seed)
+                strategy, policy = learner(method, classes, epochs, images, budget)
+                scores, start = [], time.perf_counter()
+                for number, experience in enumerate(benchmark.train_stream, start=1):
+                    strategy.train(experience)
+                    scores.append(accuracy(strategy.model, tests[:number]))
+                held = policy.memory if images is None else None
+                emit(
+                    "adapters",
+                    question="bytes",
+                    label=label,
+                    method=method,
+                    arm=arm,
+                    budget=budget,
+                    images=images if held is None else len(held),
+                    quality=None if held is None else held.quality,
+                    accuracy=[round(score, 2) for score in scores],
+                    mean_accuracy=sum(scores) / len(scores),
+                    epochs=epochs,
+                    side=side,
+                    classes=classes,
+                    run_seed=seed,
+                    seconds=time.perf_counter() - start,
+                    **machine(),
+                )
+
+
+# Throughput
+
+
+def drain(batches: Iterable[Any]) -> None:
+    for _ in batches:
+        pass
+
+
+def throughput(photos: Path | None, label: str) -> None:
+    """Images a second: a training epoch from each buffer, one thread or process each."""
+    side, images = 224, 256
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "train" / "a"
+        root.mkdir(parents=True)
+        for number, data in enumerate(sources(photos, images)):
+            (root / f"{number:04d}.jpg").write_bytes(data)
+        (Path(folder) / "test").symlink_to(Path(folder) / "train")
+        experience = make_benchmark(Path(folder), 1, side).train_stream[0]
+        stock = ReservoirSamplingBuffer(images)
+        stock.post_adapt(None, experience)
+        policy = ByteBuffer("1GB", quality=50, select="random_choice")
+        policy.post_adapt(None, experience)
+        tensors = torch.stack([stock.buffer[index][0] for index in range(images)])
+        order = torch.randperm(images)
+        runs: dict[str, Callable[[], object]] = {
+            "avalanche": lambda: drain(DataLoader(stock.buffer, 32, shuffle=True)),
+            "buffer": lambda: drain(DataLoader(policy.buffer, 32, shuffle=True)),
+            "batches": lambda: drain(policy.memory.batches(32, side, threads=1)),
+            "tensors": lambda: drain(tensors[order[n : n + 32]] for n in range(0, images, 32)),
+        }
+        times = race(5, **runs)
+    rates = {f"{name}_rate": images / min(found) for name, found in times.items()}
+    size = {"images": images, "side": side, "float_bytes": tensors.nbytes}
+    emit(
+        "adapters",
+        question="throughput",
+        label=label,
+        **rates,
+        **size,
+        bytes=policy.memory.nbytes,
+        **machine(),
+    )
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    parser = options(__doc__)
+    parser.add_argument("question", choices=["strategies", "bytes", "throughput"])
+    parser.add_argument("--only", help="a strategy, by name; by default all of them")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
+    args = parser.parse_args()
+    if args.question == "strategies":
+        strategies(args.only)
+    elif args.question == "throughput":
+        throughput(args.photos, args.label)
+    elif args.photos is None:
+        parser.error("bytes needs --photos FOLDER with train/ and test/ of class folders")
+    else:
+        same_bytes(args.photos, args.label, args.epochs, args.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Byte-bounded, compressed replay in other frameworks; each adapter imports its own."""

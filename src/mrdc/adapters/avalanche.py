@@ -1,0 +1,305 @@
+"""Avalanche: a replay buffer that is bounded in bytes and compresses what it keeps.
+
+    strategy = Naive(..., plugins=[byte_replay("20MB")])
+    use_mrdc(MIR(...), "20MB")            # any strategy with a buffer of Avalanche's own
+
+Images are stored as files, before the benchmark's transforms, and decoded when they are replayed.
+Images of one class, task and transform form a group; groups share the budget equally.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute, TransformGroups
+from avalanche.benchmarks.utils.data_attribute import TensorDataAttribute
+from avalanche.benchmarks.utils.flat_data import FlatData
+from avalanche.benchmarks.utils.utils import concat_datasets
+from avalanche.models.utils import avalanche_forward
+from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.storage_policy import ExemplarsBuffer
+from avalanche.training.supervised import DER, FeatureReplay
+from avalanche.training.supervised.icarl import _ICaRLPlugin
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mrdc._utils.errors import UsageError
+from mrdc.adapters.features import embed_photos
+from mrdc.adapters.store import Store
+from mrdc.codec.image import Pixels
+from mrdc.data.photo import Photo, file_photo
+
+IMAGES = 2**31 - 1  # the budget bounds bytes; no number of images does
+TARGETS, TASKS, LOGITS = "targets", "targets_task_labels", "logits"
+
+
+def byte_replay(
+    budget: int | str, *, batch_size_mem: int | None = None, **options: Any
+) -> ReplayPlugin:
+    """Experience replay within a byte budget; `options` as for `mrdc.Replay`."""
+    policy = ByteBuffer(budget, **options)
+    return ReplayPlugin(IMAGES, batch_size_mem=batch_size_mem, storage_policy=policy)
+
+
+def use_mrdc(strategy: Any, budget: int | str, **options: Any) -> "ByteBuffer":
+    """Replace the buffer of a strategy, wherever it keeps one; `options` as for `mrdc.Replay`.
+
+    Raises:
+        UsageError: it keeps no buffer that can be replaced.
+    """
+    if isinstance(strategy, FeatureReplay):
+        raise UsageError("FeatureReplay stores features, not images")
+    policy = ByteBuffer(budget, logits=isinstance(strategy, DER), **options)
+    owners = [strategy, getattr(strategy, "buffer", None), *strategy.plugins]
+    found = [owner for owner in owners if isinstance(_policy(owner), ExemplarsBuffer)]
+    for owner in found:
+        owner.storage_policy = policy
+    for place, plugin in enumerate(strategy.plugins):
+        if type(plugin) is _ICaRLPlugin:
+            strategy.plugins[place] = ByteICaRL(policy)
+            found.append(plugin)
+    if not found:
+        raise UsageError(f"{type(strategy).__name__} has no storage policy to replace")
+    return policy
+
+
+def _policy(owner: Any) -> Any:
+    return getattr(owner, "storage_policy", None)
+
+
+class Group(NamedTuple):
+    """Images that share a class, a task and the transforms of their benchmark."""
+
+    target: int
+    task: int | None
+    transforms: tuple[Any, ...]  # TransformGroups, innermost first
+
+
+class ByteBuffer(ExemplarsBuffer):
+    """A storage policy that is bounded in bytes; `options` as for `mrdc.Replay`.
+
+    With `logits`, samples end in the model's outputs from when they were stored, as DER needs;
+    these count towards the budget.
+
+    Attributes:
+        memory: the `ReplayMemory`; `memory.save(path)` writes it.
+    """
+
+    def __init__(self, budget: int | str, *, logits: bool = False, **options: Any):
+        super().__init__(IMAGES)
+        self.store, self.logits = Store(budget, **options), logits
+        self.groups: list[Group] = []  # by label of the memory
+        self._keys: dict[Any, int] = {}
+        self.buffer_groups: dict[int, ExemplarsBuffer] = {}
+        self._like: AvalancheDataset | None = None
+
+    @property
+    def memory(self) -> Any:
+        return self.store.memory
+
+    @property
+    def buffer_datasets(self) -> list[AvalancheDataset]:
+        """One data set for each group."""
+        return [group.buffer for group in self.buffer_groups.values()]
+
+    def resize(self, strategy: Any, new_size: int) -> None:
+        """Do nothing: bytes are the limit. `memory.rebudget` changes it."""
+
+    def update(self, strategy: Any, **kwargs: Any) -> None:
+        """Store images of the experience that the strategy learns."""
+        self.post_adapt(strategy, strategy.experience)
+
+    def post_adapt(self, agent_state: Any, exp: Any) -> None:
+        """Store images of an experience."""
+        data = exp.dataset
+        self._like = data
+        photos: dict[int, list[Photo]] = {}
+        for index in range(len(data)):
+            raw, place, transforms = locate(data._flat_data, index)
+            task = int(getattr(data, TASKS)[index]) if hasattr(data, TASKS) else None
+            label = self._label(Group(int(data.targets[index]), task, transforms))
+            of_group = photos.setdefault(label, [])
+            seen = self.memory.seen(label) if label in self.memory.labels else 0
+            of_group.append(_photo(raw, place, f"{label}/{seen + len(of_group)}"))
+        values: dict[int, dict[str, Any]] = {}
+        for label, of_group in photos.items() if self.logits else ():
+            values[label] = {LOGITS: self._embed(agent_state, of_group, outputs=True).numpy()}
+        self.store.learn_with(partial(self._embed, agent_state), photos, values)
+        self._refresh()
+
+    def _label(self, group: Group) -> int:
+        """The memory's label of a group; a new one for a group not seen before."""
+        transforms = (id(t) for g in group.transforms for t in (g["train"], g["eval"]))
+        key = (group.target, group.task, *transforms)
+        if key not in self._keys:
+            self._keys[key] = len(self.groups)
+            self.groups.append(group)
+        return self._keys[key]
+
+    def _embed(self, strategy: Any, photos: Sequence[Photo], outputs: bool = False) -> Tensor:
+        """Features (or outputs) of the strategy's model, of images as evaluation shows them."""
+        groups = [self.groups[int(photo.id.partition("/")[0])] for photo in photos]
+
+        def view(index: int, image: Image.Image) -> Tensor:
+            return apply_transforms(groups[index].transforms, "eval", image)
+
+        def run(images: Tensor, part: slice) -> Tensor:
+            images = images.to(strategy.device)
+            if extractor is not None:
+                return extractor(images)
+            tasks = torch.tensor([group.task or 0 for group in groups[part]])
+            return avalanche_forward(strategy.model, images, tasks.to(images.device))
+
+        extractor = getattr(strategy.model, "feature_extractor", None)  # of prototype networks
+        model = strategy.model if extractor is None else extractor
+        batch = strategy.eval_mb_size or 64
+        return embed_photos(model, photos, view, run, batch, outputs)
+
+    def _refresh(self) -> None:
+        """Make the data sets of all groups anew."""
+        examples = self.memory.examples()
+        places: dict[int, list[int]] = {label: [] for label in self.memory.labels}
+        for place, label in enumerate(examples.labels):
+            places[label].append(place)
+        self.buffer_groups = {
+            label: Fixed(self._data(label, [examples.photos[place] for place in at], at))
+            for label, at in places.items()
+        }
+        self.buffer = concat_datasets(self.buffer_datasets)
+
+    def _data(self, label: int, photos: Sequence[Photo], at: Sequence[int]) -> AvalancheDataset:
+        """The images of a group, in the form of the experiences' data sets."""
+        assert self._like is not None
+        group = self.groups[label]
+        values = {TARGETS: group.target, TASKS: group.task}
+        attributes = []
+        for attribute in self._like._data_attributes.values():
+            if attribute.name in values:
+                value = [values[attribute.name]] * len(photos)
+                attributes.append(DataAttribute(value, attribute.name, attribute.use_in_getitem))
+            elif attribute.use_in_getitem:
+                raise UsageError(f"samples have {attribute.name!r}, which is not stored")
+        if self.logits:
+            rows = [torch.from_numpy(self.memory.values(place)[LOGITS].copy()) for place in at]
+            attributes.append(TensorDataAttribute(rows, LOGITS, use_in_getitem=True))
+        views = {name: Through(group.transforms, name) for name in ("train", "eval")}
+        return type(self._like)(
+            [Stored(photos, group.target)],
+            data_attributes=attributes,
+            transform_groups=TransformGroups(views),
+            collate_fn=self._like.collate_fn,
+        )
+
+
+class Fixed(ExemplarsBuffer):
+    """The buffer of one group."""
+
+    def __init__(self, data: AvalancheDataset):
+        super().__init__(len(data))
+        self.buffer = data
+
+    def resize(self, strategy: Any, new_size: int) -> None:
+        """Do nothing: the memory decides."""
+
+
+class Stored(Dataset[tuple[Image.Image, int]]):
+    """Stored images of a class, decoded when they are read."""
+
+    def __init__(self, photos: Sequence[Photo], target: int):
+        self.photos, self.target = photos, target
+        self.targets = [target] * len(photos)
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.photos[index].pixels()), self.target
+
+
+class Through:
+    """The transforms of one name of some groups, for the image alone."""
+
+    min_params = max_params = 1  # Avalanche looks at these
+
+    def __init__(self, transforms: tuple[Any, ...], name: str):
+        self.transforms, self.name = transforms, name
+
+    def __call__(self, image: Any) -> Any:
+        return apply_transforms(self.transforms, self.name, image)
+
+
+def apply_transforms(transforms: tuple[Any, ...], name: str, image: Any) -> Any:
+    """An image after the transforms of one name, innermost first."""
+    for groups in transforms:
+        image = groups([image, 0], group_name=name)[0]
+    return image
+
+
+def locate(data: Any, index: int) -> tuple[Any, int, tuple[Any, ...]]:
+    """The torch data set and index that a sample comes from, and the transforms on its way."""
+    part, place = data._get_idx(index)
+    child = data._datasets[part]
+    own = (data._frozen_transform_groups, data._transform_groups)
+    if not isinstance(child, FlatData):
+        return child, place, own
+    raw, place, inner = locate(child, place)
+    return raw, place, inner + own
+
+
+def _photo(raw: Any, index: int, name: str) -> Photo:
+    """A sample as a photo: the file of an ImageFolder, else pixels."""
+    samples = getattr(raw, "samples", None)
+    if isinstance(samples, list) and getattr(raw, "transform", None) is None:
+        return Photo(name, file_photo(str(samples[index][0]), name).load)
+    return Photo(name, partial(_pixels, raw, index))
+
+
+def _pixels(raw: Any, index: int) -> Pixels:
+    image = raw[index][0]
+    if not isinstance(image, Image.Image):
+        raise UsageError(
+            f"sample {index} of {type(raw).__name__} is a {type(image).__name__}, not a PIL image: "
+            "leave the data set without a transform, and give the benchmark its transforms"
+        )
+    return np.asarray(image.convert("RGB"))
+
+
+class ByteICaRL(_ICaRLPlugin):
+    """ICaRL's plugin over a ByteBuffer: exemplars are ranked by herding, and decoded for means."""
+
+    def __init__(self, policy: ByteBuffer):
+        super().__init__(IMAGES)
+        self.storage_policy = policy
+
+    def after_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
+        if len(self.storage_policy.buffer):
+            parts = (strategy.adapted_dataset, self.storage_policy.buffer)
+            strategy.adapted_dataset = concat_datasets(parts)
+
+    def construct_exemplar_set(self, strategy: Any) -> None:
+        self.storage_policy.post_adapt(strategy, strategy.experience)
+
+    def reduce_exemplar_set(self, strategy: Any) -> None:
+        self.x_memory = Lazily(self.storage_policy.buffer_datasets, _eval_images)
+        self.y_memory = Lazily(self.storage_policy.buffer_datasets, lambda data: list(data.targets))
+
+
+class Lazily(Sequence[Any]):
+    """Items made when they are read."""
+
+    def __init__(self, items: Sequence[Any], make: Callable[[Any], Any]):
+        self.items, self.make = items, make
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.make(self.items[index])
+
+
+def _eval_images(data: AvalancheDataset) -> Tensor:
+    plain = data.eval()
+    return torch.stack([plain[index][0] for index in range(len(plain))])

@@ -1,0 +1,88 @@
+"""Memories as Hugging Face data sets, and back; the files of images stay the same bytes."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import datasets
+
+from mrdc._utils.errors import DataError
+from mrdc.data.photo import Photo
+from mrdc.memory.replay import ReplayMemory
+
+
+def to_hf(memory: ReplayMemory) -> datasets.Dataset:
+    """The images of a memory as a data set of image, label, rank and source.
+
+    The images are the stored files. `to_parquet` of the result writes the Hub's format, and
+    `push_to_hub` publishes it.
+    """
+    names = [memory.class_names.get(label, str(label)) for label in range(max(memory.labels) + 1)]
+    distinct = len(set(names)) == len(names)
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=names) if distinct else datasets.Value("int64"),
+            "rank": datasets.Value("int32"),
+            "source": datasets.Value("string"),
+        }
+    )
+    rows = list(_rows(memory))
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+def _rows(memory: ReplayMemory) -> Iterator[dict[str, Any]]:
+    photos = memory.examples().photos
+    about = zip(photos, memory.targets, memory.ranks, strict=True)
+    for index, (photo, label, rank) in enumerate(about):
+        image = {"bytes": memory.encoded(index), "path": None}
+        yield {"image": image, "label": label, "rank": rank, "source": photo.id}
+
+
+def from_hf(
+    data: datasets.Dataset,
+    budget: int | str,
+    *,
+    image: str = "image",
+    label: str = "label",
+    **options: Any,
+) -> ReplayMemory:
+    """A memory of the images of a data set, in its order; `options` as for `ReplayMemory`.
+
+    With the defaults an image is stored as it is in the data set; pass `codec` and `quality` to
+    compress it.
+
+    Raises:
+        DataError: the columns are not there, or hold something else.
+        BudgetError: the budget has no room for one image of each class.
+    """
+    for column in (image, label):
+        if column not in data.column_names:
+            has = ", ".join(data.column_names)
+            raise DataError(f"the data set has no column {column!r}; it has {has}")
+    plain = data.cast_column(image, datasets.Image(decode=False))
+    photos: dict[int, list[Photo]] = {}
+    sources = data["source"] if "source" in data.column_names else None
+    for index, number in enumerate(data[label]):
+        name = f"{index}" if sources is None else sources[index]
+        photos.setdefault(number, []).append(Photo(name, Row(plain, index, image)))
+    kind = data.features[label]
+    names = dict(enumerate(kind.names)) if isinstance(kind, datasets.ClassLabel) else {}
+    kept = {number: name for number, name in names.items() if number in photos}
+    memory = ReplayMemory(budget, options.pop("codec", "original"), class_names=kept, **options)
+    memory.add(photos)
+    return memory
+
+
+class Row:
+    """Reads the file of an image from a data set."""
+
+    def __init__(self, data: datasets.Dataset, index: int, column: str):
+        self.data, self.index, self.column = data, index, column
+
+    def __call__(self) -> bytes:
+        found = self.data[self.index][self.column]
+        if found["bytes"] is not None:
+            return bytes(found["bytes"])
+        with open(os.fspath(found["path"]), "rb") as file:
+            return file.read()
