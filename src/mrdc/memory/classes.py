@@ -17,7 +17,9 @@ from torch import Tensor
 
 from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.files import output_errors
+from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
+from mrdc.codec.scaled import restored, stored_scale
 from mrdc.memory.encode import Encoded, Encoding, Entry
 from mrdc.memory.file import MemoryFile, join_names, split_names
 from mrdc.memory.fill import Growing
@@ -132,6 +134,11 @@ class ClassImages:
     def stream(self, rank: int) -> bytes:
         """An image as a whole file."""
         return join(self.tables, self.body(rank)) if self.shared[rank] else self.body(rank)
+
+    def load(self, rank: int) -> bytes | Pixels:
+        """An image as training sees it: a whole file, or pixels if it was shrunk."""
+        scale = stored_scale(self.encoding.codec, bool(self.kept[rank]))
+        return restored(self.stream(rank), scale)
 
     def digest(self, rank: int) -> bytes:
         """SHA-256 of an image, checked if it is mapped from a file."""

@@ -14,6 +14,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from safetensors import SafetensorError, safe_open
 
 from mrdc._utils.errors import MemoryFileError, UsageError
 from mrdc._utils.files import whole_file
+from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
+from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget
 
@@ -121,6 +124,20 @@ class MemoryFile:
         body = self.arrays["payload"][begin:end].tobytes()
         table = self.arrays["tables"][index]
         return body if table < 0 else join(self.tables[table], body)
+
+    def load(self, index: int) -> bytes | Pixels:
+        """An image as training sees it: a whole file, or pixels if it was shrunk."""
+        return restored(self.stream(index), self.scale(index))
+
+    @cached_property
+    def codecs(self) -> dict[int, str]:
+        """Name of the codec by label, with its scale."""
+        return {one["label"]: (self.meta | one)["codec"] for one in self.meta["classes"]}
+
+    def scale(self, index: int) -> float:
+        """By how much an image was shrunk; 1 if it was not."""
+        codec = self.codecs[int(self.arrays["labels"][index])]
+        return stored_scale(codec, bool(self.arrays["kept"][index]))
 
     def intact(self, index: int) -> bool:
         """Check an image against its stored SHA-256."""

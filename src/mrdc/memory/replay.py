@@ -17,11 +17,10 @@ from mrdc import __version__
 from mrdc._utils.errors import BudgetError, UsageError
 from mrdc._utils.threads import workers
 from mrdc.codec import CODECS, Codec
-from mrdc.codec.image import decode
 from mrdc.data.crops import tensor
 from mrdc.data.examples import Examples
 from mrdc.data.loader import batches
-from mrdc.data.photo import Photo
+from mrdc.data.photo import Photo, to_pixels
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget, parse_budget, share
 from mrdc.memory.classes import ClassImages, Mapped, Spool, from_file, in_use, to_arrays
@@ -96,7 +95,7 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         label, images, rank = self._find(index)
-        image = tensor(decode(images.stream(rank)))
+        image = tensor(to_pixels(images.load(rank), "image"))
         return image if self.transform is None else self.transform(image), label
 
     @property
@@ -147,7 +146,7 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
     def examples(self) -> Examples:
         """The images as encoded training examples, unaffected by later changes."""
         photos = tuple(
-            Photo(name, partial(images.stream, rank))
+            Photo(name, partial(images.load, rank))
             for images in self._classes.values()
             for rank, name in enumerate(images.sources)
         )

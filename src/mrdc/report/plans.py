@@ -87,7 +87,7 @@ def curve(plan: Plan) -> Section:
 def images(plan: Plan) -> Section:
     """A few images at each candidate quality."""
     section = Section("images", "What the images look like")
-    pairs = [(CODECS[c.codec], c.quality) for c in plan.candidates if c.quality is not None]
+    pairs = [(CODECS.find(c.codec), c.quality) for c in plan.candidates if c.quality is not None]
     embedder = load_embedder(plan.settings.embed, plan.settings.weights)
     photos = open_images(plan.settings.photos, plan.settings.skip_bad).all_photos
     for photo in photos[:: max(1, len(photos) // SHOWN)][:SHOWN]:
