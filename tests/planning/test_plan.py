@@ -32,8 +32,8 @@ def test_json_field_names_are_fixed(photos: Path) -> None:
     )
     assert " ".join(report["chosen"]) == "codec quality quantity bytes"
     assert " ".join(report["candidates"][0]) == (
-        "codec quality quantity bytes volume_ratio log_volume_ratio ratio_per_image discrepancy "
-        "feasible verdict "
+        "codec quality scale quantity bytes volume_ratio log_volume_ratio ratio_per_image "
+        "discrepancy feasible verdict "
         "excluded_classes sampled_classes per_class kept_sources duplicates"
     )
     assert report["candidates"][0]["quality"] is None
@@ -158,7 +158,8 @@ def test_budgets_too_small(photos: Path) -> None:
     [
         ({"codec": ("jpg",)}, "unknown codec 'jpg': choose from"),
         ({"qualities": (0,)}, "quality of codec jpeg must be a whole number from 1 to 100, got 0"),
-        ({"qualities": ()}, "at least one codec and one quality"),
+        ({"scale": (0.0,)}, "scale must be from 0.01 to 1, got 0"),
+        ({"qualities": ()}, "at least one codec, one quality and one scale"),
         ({"select": "best"}, "unknown selector 'best': choose from herding"),
         ({"budget": "much"}, "invalid budget 'much'"),
         ({"criterion": "volume"}, "criterion must be one of volume-ratio, ratio-per-image"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mrdc.codec import CODECS
+from mrdc.codec.image import decode
 from mrdc.data.photo import Photo
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import embed
@@ -33,6 +34,20 @@ def test_every_candidate_and_the_originals_are_measured(photos: Path) -> None:
     plain = found.candidates[0]
     assert plain.volume_ratio == plain.ratio_per_image == 1.0 and plain.discrepancy > 0
     assert found.chosen.verdict == "chosen" and found.chosen in found.candidates
+
+
+def test_scales_are_candidates(photos: Path, tmp_path: Path) -> None:
+    """Every quality at every scale, except for originals; the file records what was chosen."""
+    found = planned(photos, qualities=(90, 50), scale=(0.5, 1.0))
+    names = ["original", "jpeg 90", "jpeg 50", "jpeg@0.5 90", "jpeg@0.5 50"]
+    assert [str(candidate) for candidate in found.candidates] == names
+    rows = [candidate.to_json() for candidate in found.candidates]
+    assert [row["scale"] for row in rows] == [1.0, 1.0, 1.0, 0.5, 0.5]
+    assert rows[3]["bytes"] < rows[1]["bytes"]
+    assert rows[3]["discrepancy"] > 0 and rows[3]["ratio_per_image"] != 1
+    made = packed(photos, tmp_path / "a", qualities=(90,), scale=(0.5,))
+    assert made.plan is None and made.memory.codec.name == "jpeg@0.5"
+    assert made.memory[0][0].shape == (3, *decode(jpeg(0)).shape[:2])
 
 
 @PAIRING

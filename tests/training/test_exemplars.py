@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mrdc._utils.clock import Clock
+from mrdc._utils.errors import UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import decode
 from mrdc.data.photo import Photo
@@ -106,6 +107,17 @@ def test_preview_chooses_the_quality_if_none_is_chosen_yet(
     assert (made.quality, made.memory.quality, len(budgets)) == (50, 50, 1)
     assert held(made.memory) == held(seen)
     assert [candidate.quality for candidate in made.found.candidates] == [None, 50]
+
+
+def test_a_run_stores_at_a_scale() -> None:
+    """A fixed quality at a fixed scale; two scales need a search."""
+    made = store(filling(quality="50", scale=(0.5,), qualities=(50,)), 0, 1)
+    assert made.memory.codec.name == "jpeg@0.5"
+    assert made.summary()["codec"] == "jpeg@0.5"
+    shape = made.stream.train.photos[0][0].pixels().shape
+    assert {photo.pixels().shape for photo in made.memory.examples().photos} == {shape}
+    with pytest.raises(UsageError, match=r"--memory.quality 50: give one --memory.scale with it"):
+        filling(quality="50", scale=(1.0, 0.5))
 
 
 @pytest.mark.parametrize(("quality", "compressed"), [("10", True), ("original", False)])

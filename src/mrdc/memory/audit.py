@@ -11,7 +11,7 @@ import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.image import decode
+from mrdc.data.photo import to_pixels
 from mrdc.memory.file import MemoryFile, box_problems
 from mrdc.memory.values import unpack
 
@@ -78,7 +78,7 @@ def _image_problem(file: MemoryFile, index: int) -> str | None:
     if not file.intact(index):
         return f"image {index}: its bytes do not match their SHA-256"
     try:
-        decode(file.stream(index), f"image {index}")
+        to_pixels(file.load(index), f"image {index}")
         unpack(file.values(index))
     except MemoryFileError as error:
         return f"image {index}: {error}"

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrdc._utils.errors import MemoryFileError
+from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
+from mrdc.codec.scaled import restored, stored_scale
 from mrdc.memory.encode import Encoded, Encoding
 from mrdc.memory.file import IndexCost, image_digest, join_names, split_names
 from mrdc.memory.payload import Mapped, Payload, Ram, Spool
@@ -109,6 +111,11 @@ class ClassImages:
         """An image as a whole file."""
         tables, body, _ = self._parts(rank)
         return join(tables, body) if tables else body
+
+    def load(self, rank: int) -> bytes | Pixels:
+        """An image as training sees it: a whole file, or pixels if it was shrunk."""
+        codec = self.encodings[self.encoding[rank]].codec
+        return restored(self.stream(rank), stored_scale(codec, bool(self.kept[rank])))
 
     def digest(self, rank: int) -> bytes:
         """SHA-256 of an image and its values, checked if it is mapped from a file."""

@@ -13,10 +13,10 @@ from mrdc._utils.errors import MissingError, UsageError
 from mrdc._utils.extras import Tensor, installed_torch
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec import CODECS, Codec
-from mrdc.codec.image import decode
+from mrdc.codec.image import Pixels
 from mrdc.data.examples import Examples
 from mrdc.data.loader import batches
-from mrdc.data.photo import Photo, channels_first
+from mrdc.data.photo import Photo, channels_first, to_pixels
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.classes import ClassImages, tables_in_use
@@ -78,8 +78,7 @@ class Contents(DataSet):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        image = channels_first(decode(self.encoded(index)))
-        return self._view(image), self._find(index)[0]
+        return self._view(channels_first(self._pixels(index))), self._find(index)[0]
 
     def __repr__(self) -> str:
         quality = "" if self.quality is None else f" {self.quality}"
@@ -172,6 +171,10 @@ class Contents(DataSet):
         images = self._classes[label]
         return label, images, position - self._ends[number] + len(images)
 
+    def _pixels(self, index: int) -> Pixels:
+        _, images, rank = self._find(index)
+        return to_pixels(images.load(rank), "image")
+
     def _name(self, label: int) -> str:
         return self.class_names.get(label, str(label))
 
@@ -186,7 +189,7 @@ class Contents(DataSet):
     def examples(self) -> Examples:
         """The images as encoded training examples, unaffected by later changes."""
         photos = tuple(
-            Photo(name, partial(images.stream, rank))
+            Photo(name, partial(images.load, rank))
             for images in self._classes.values()
             for rank, name in enumerate(images.sources)
         )
@@ -222,8 +225,8 @@ class Contents(DataSet):
         """
         chosen = self.draw(count, balanced=balanced, seed=seed)
         with workers(threads) as pool:
-            streams = ordered(pool, lambda index: decode(self.encoded(index)), chosen)
-            images = [self._view(channels_first(pixels)) for _, pixels in streams]
+            decoded = ordered(pool, self._pixels, chosen)
+            images = [self._view(channels_first(pixels)) for _, pixels in decoded]
         labels = collate([self._find(index)[0] for index in chosen], "labels")
         beside = [self.values(index) for index in chosen] if values else []
         columns = [column(beside, name) for name in values]

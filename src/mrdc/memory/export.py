@@ -16,6 +16,7 @@ from typing import Any, Literal
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import beside, output_errors, whole_file
 from mrdc.codec.image import decode
+from mrdc.data.scenes import Boxes
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.values import unpack
 
@@ -41,8 +42,9 @@ def export(
     format: Format | None = None,
     progress: Advance = lambda count: None,
 ) -> int:
-    """Write every image to a file of its own and return their number.
+    """Write every image to a file of its own, as it is stored, and return their number.
 
+    Images that were shrunk stay so: the manifest or the JSON has their scale, boxes are scaled.
     The default format is webdataset if the output ends in .tar, coco for images with
     boxes, and folder otherwise. An error leaves no partial output.
     """
@@ -95,6 +97,11 @@ def safe_names(names: list[str]) -> list[str]:
     return safe
 
 
+def in_file(boxes: Boxes, scale: float) -> list[list[float]]:
+    """Boxes in the pixels of an exported file, which has the size that was stored."""
+    return [[*(scale * side for side in sides), label] for *sides, label in boxes.tolist()]
+
+
 @contextmanager
 def _whole_folder(output: Path) -> Iterator[Path]:
     """Make a folder that appears under its name only when it is complete."""
@@ -116,21 +123,23 @@ def _folder(file: MemoryFile, output: Path, progress: Advance) -> None:
         manifest = folder / "manifest.csv"
         with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
             writer = csv.writer(listing)
-            writer.writerow(["file", "label", "class", "rank", "source"])
-            for _, stream, kind, label, rank, source in _images(file, progress):
+            writer.writerow(["file", "label", "class", "rank", "source", "scale"])
+            for index, stream, kind, label, rank, source in _images(file, progress):
                 target = folder / folders[label] / f"{rank:06d}.{kind}"
                 target.parent.mkdir(exist_ok=True)
                 target.write_bytes(stream)
                 relative = target.relative_to(folder).as_posix()
-                writer.writerow([relative, label, names[label], rank, source])
+                scale = f"{file.scale(index):g}"
+                writer.writerow([relative, label, names[label], rank, source, scale])
 
 
 def _webdataset(file: MemoryFile, output: Path, progress: Advance) -> None:
     names = file.class_names
-    boxes = [rows.tolist() for rows in file.boxes]  # left, top, right, bottom, label
+    boxes = [in_file(rows, file.scale(n)) for n, rows in enumerate(file.boxes)]
     with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
         for index, stream, kind, label, rank, source in _images(file, progress):
             about: dict[str, Any] = {"class": names[label], "rank": rank, "source": source}
+            about |= {"scale": scale} if (scale := file.scale(index)) != 1 else {}
             about |= {"boxes": boxes[index]} if file.box_classes else {}
             values = unpack(file.values(index))
             about |= {"values": values} if values else {}
@@ -169,7 +178,7 @@ def _coco(file: MemoryFile, output: Path, progress: Advance) -> None:
                     "iscrowd": 0,
                 }
                 for number, (left, top, right, bottom, label) in enumerate(
-                    boxes[index].tolist(), len(annotations) + 1
+                    in_file(boxes[index], file.scale(index)), len(annotations) + 1
                 )
             ]
         classes = enumerate(file.box_classes, start=1)

@@ -23,7 +23,9 @@ from safetensors import SafetensorError, safe_open
 
 from mrdc._utils.errors import MemoryFileError, UsageError
 from mrdc._utils.files import whole_file
+from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
+from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget
 
@@ -127,6 +129,15 @@ class MemoryFile:
     def values(self, index: int) -> bytes:
         """The values beside an image, as stored."""
         return self._parts(index)[1]
+
+    def load(self, index: int) -> bytes | Pixels:
+        """An image as training sees it: a whole file, or pixels if it was shrunk."""
+        return restored(self.stream(index), self.scale(index))
+
+    def scale(self, index: int) -> float:
+        """By how much an image was shrunk; 1 if it was not."""
+        codec = self.meta["encodings"][self.arrays["encodings"][index]]["codec"]
+        return stored_scale(codec, bool(self.arrays["kept"][index]))
 
     def intact(self, index: int) -> bool:
         """Check an image and its values against their stored SHA-256."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mrdc._utils.errors import UsageError
+from mrdc.codec.scaled import split_scale
 from mrdc.planning.settings import EPSILON, SYMBOLS, Criterion, SearchSettings
 from mrdc.planning.volume import from_log
 
@@ -50,6 +51,7 @@ class Candidate:
         return {
             "codec": self.codec,
             "quality": self.quality,
+            "scale": split_scale(self.codec)[1],
             "quantity": self.quantity,
             "bytes": self.bytes,
             "volume_ratio": _finite(self.volume_ratio),

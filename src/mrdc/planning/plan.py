@@ -107,6 +107,7 @@ class PlanOptions(TypedDict, total=False):
 
     codec: str | Codec | Sequence[str | Codec]
     qualities: int | Sequence[int]
+    scale: float | Sequence[float]
     select: str | Selector
     columns: tuple[str, str] | None
     max_side: int | None
@@ -153,6 +154,9 @@ def as_settings(options: PlanOptions) -> dict[str, Any]:
     if "qualities" in options:
         qualities = options["qualities"]
         values["qualities"] = (qualities,) if isinstance(qualities, int) else tuple(qualities)
+    if "scale" in options:
+        scale = options["scale"]
+        values["scale"] = (scale,) if isinstance(scale, int | float) else tuple(scale)
     if "select" in options:
         values["select"] = SELECTORS.name_of(options["select"])
     if not isinstance(options.get("embed", ""), str):

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from mrdc._utils.errors import BudgetError, ImageError, UsageError
 from mrdc._utils.extras import Tensor, torch
 from mrdc.codec import CODECS, Codec
+from mrdc.codec.scaled import scaled
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
@@ -177,19 +179,20 @@ def search(
 
 
 def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair]:
-    """Every codec with every quality, best first; with `originals`, at least these.
+    """Every codec with every scale and quality, best first; with `originals`, at least these.
 
     Codecs without qualities come first, so that a candidate never comes after one it would beat.
     """
-    if not settings.codec or not settings.qualities:
-        raise UsageError("give at least one codec and one quality")
+    if not settings.codec or not settings.qualities or not settings.scale:
+        raise UsageError("give at least one codec, one quality and one scale")
     space: list[Pair] = []
     for name in dict.fromkeys(settings.codec):
         codec = CODECS.find(name)
+        scales = sorted(set(settings.scale), reverse=True) if codec.qualities else [1.0]
         best_first = sorted(set(settings.qualities), reverse=True)
-        for quality in best_first if codec.qualities else [None]:
+        for scale, quality in product(scales, best_first if codec.qualities else [None]):
             codec.check_quality(quality)
-            space.append((codec, quality))
+            space.append((scaled(codec, scale), quality))
     if originals and all(codec.name != "original" for codec, _ in space):
         space.insert(0, (CODECS["original"], None))
     return sorted(space, key=lambda pair: pair[1] is not None)

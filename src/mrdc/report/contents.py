@@ -60,7 +60,7 @@ class Contents:
         self.labels: NDArray[Any] = file.arrays["labels"]
         self.names = file.class_names  # in order of arrival
         names, qualities = (run.memory.get(key, ()) for key in ("codec", "qualities"))
-        codecs = [CODECS.get(name, CODECS["jpeg"]) for name in names]
+        codecs = [CODECS.find(name) for name in names]
         self.pairs = [(codec, int(q)) for codec in codecs if codec.qualities for q in qualities]
 
     def memory(self) -> Section:

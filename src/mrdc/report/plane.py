@@ -93,7 +93,7 @@ class Planes:
         """Stored images among all training images of their classes."""
         known = [_some(self.photos[name]) for name in self.names.values()]
         streams = [
-            [Photo(f"image {i}", partial(self.file.stream, i)) for i in places]
+            [Photo(f"image {i}", partial(self.file.load, i)) for i in places]
             for places in self.places
         ]
         everything, stored = in_plane([self._embedded(known), self._embedded(streams)])

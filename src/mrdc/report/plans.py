@@ -87,7 +87,7 @@ def curve(plan: Plan) -> Section:
 def images(plan: Plan) -> Section:
     """A few images at each candidate quality."""
     section = Section("images", "What the images look like")
-    pairs = [(CODECS[c.codec], c.quality) for c in plan.candidates if c.quality is not None]
+    pairs = [(CODECS.find(c.codec), c.quality) for c in plan.candidates if c.quality is not None]
     embedder = load_embedder(plan.settings.embed, plan.settings.weights)
     settings = plan.settings
     photos = open_images(settings.photos, settings.skip_bad, settings.columns).all_photos

@@ -13,6 +13,7 @@ from mrdc._utils.clock import Clock
 from mrdc._utils.errors import BudgetError, UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
+from mrdc.codec.scaled import scaled
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
 from mrdc.distributed.group import world
@@ -280,5 +281,7 @@ def fixed_quality(memory: MemorySettings) -> Pair:
         )
     if len(codecs) > 1:
         raise UsageError(f"--memory.quality {memory.quality}: give one --memory.codec with it")
+    if len(memory.scale) > 1:
+        raise UsageError(f"--memory.quality {memory.quality}: give one --memory.scale with it")
     codecs[0].check_quality(int(memory.quality))
-    return codecs[0], int(memory.quality)
+    return scaled(codecs[0], memory.scale[0]), int(memory.quality)
