@@ -90,7 +90,7 @@ def test_export_to_a_folder_that_torchvision_reads(memory: Path, tmp_path: Path,
     files = [Path(path).read_bytes() for path, _ in folder.samples]
     assert files == [held.encoded(i) for i in range(len(held))]
     lines = (tmp_path / "out" / "manifest.csv").read_text().splitlines()
-    assert lines[0] == "file,label,class,rank,source"
+    assert lines[0] == "file,label,class,rank,source,scale"
     assert lines[1].startswith("class0/000000.jpg,0,class0,0,class0/")
     assert "exists" in cli.refused("export", memory, "-o", tmp_path / "out")
 

@@ -119,6 +119,20 @@ def test_a_later_candidate_never_revives_an_earlier_one() -> None:
     assert chosen == ["jpeg 90", "jpeg 90", "jpeg 50"]
 
 
+def test_a_smaller_scale_needs_the_larger_one_to_pass() -> None:
+    """75 at 0.75 fails, so 75 and 50 at 0.5 may not pass, though their ratios come back."""
+    full = [made(None, 20, 0.1), made(90, 30, 0.1), made(75, 40, 0.1)]
+    most = [made(90, 50, 0.1, codec="jpeg@0.75"), made(75, 60, 0.1, 0.9, codec="jpeg@0.75")]
+    half = [made(q, 170 - q, 0.1, codec="jpeg@0.5") for q in (90, 75, 50)]
+    for order in ([*full, *most, *half], [*half, *most, *full]):
+        judged = judge(order, SearchSettings(criterion="ratio-per-image"))
+        verdicts = {str(one): one.verdict for one in judged}
+        assert verdicts["jpeg@0.75 75"] == "too far from 1"
+        assert verdicts["jpeg@0.5 75"] == verdicts["jpeg@0.5 50"] == "a better quality fails"
+        assert best(order, criterion="ratio-per-image") == "jpeg@0.5 90"
+        assert best(order, criterion="ratio-per-image", rule="paper") == "jpeg@0.5 50"
+
+
 def test_unknown_ratio_never_passes() -> None:
     """Nor does a candidate that stores nothing; neither rules out a lower quality."""
     for unknown in (candidate(50, -1, 85), candidate(50, -1, 0)):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mrdc._utils.text import count
 from mrdc.experiments.sweep import Cell
 from mrdc.planning.choice import Candidate, best_first, choose_quality, judge
 from mrdc.planning.settings import SearchSettings
@@ -199,7 +200,7 @@ def sentence(rules: Sequence[Json]) -> str:
     if not known:
         return ""
     losses = ", ".join(f"{row['rule']} {row['mean']:.2f}" for row in known)
-    return f"Points lost on average over {known[0]['grids']} grids: {losses}."
+    return f"Points lost on average over {count(known[0]['grids'], 'grid')}: {losses}."
 
 
 def of_study(made: Sequence[Cell], results: Sequence[RunResult]) -> Json:

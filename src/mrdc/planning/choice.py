@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, Literal
 
 from mrdc._utils.errors import UsageError
@@ -93,31 +94,35 @@ def check_criterion(settings: SearchSettings) -> None:
 def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Candidate]:
     """Candidates with `feasible` and `verdict` set, in the order given.
 
-    `contiguous` goes down from a codec's best quality and stops before the first failure,
-    because ratios can dip below 1 and come back. `paper` allows any that passes.
+    `contiguous` goes down from a codec's best quality and largest scale and stops before the
+    first failure, because ratios can dip below 1 and come back. `paper` allows any that passes.
     """
     check_criterion(settings)
     criterion, bound = settings.criterion, settings.bound
     judged = list(candidates)
-    failed: set[str] = set()  # codecs of which a better quality fails
-    for index in best_first(candidates):
-        candidate = candidates[index]
-        value = candidate.value(criterion)
-        far = bound is not None and abs(value - 1) >= bound  # an unknown ratio is no failure
+    values = [candidate.value(criterion) for candidate in candidates]
+    fails = [bound is not None and abs(value - 1) >= bound for value in values]  # not if unknown
+    failed = list(compress(candidates, fails))
+    for index, (candidate, value, far) in enumerate(zip(candidates, values, fails, strict=True)):
         if candidate.quantity == 0:
             feasible, verdict = False, candidate.verdict
         elif math.isnan(value):
             feasible, verdict = False, f"{SYMBOLS[criterion]} unknown"
         elif far:
             feasible, verdict = False, "too far from 1"
-        elif candidate.codec in failed and settings.rule == "contiguous":
+        elif settings.rule == "contiguous" and any(_better(one, candidate) for one in failed):
             feasible, verdict = False, "a better quality fails"
         else:
             feasible, verdict = True, "fits" if bound is None else "passes"
-        if far:
-            failed.add(candidate.codec)
         judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
     return judged
+
+
+def _better(one: Candidate, other: Candidate) -> bool:
+    """Whether a candidate has the other's codec, and neither a lower quality nor scale."""
+    (codec, scale), (other_codec, other_scale) = split_scale(one.codec), split_scale(other.codec)
+    no_worse = (one.quality or 101) >= (other.quality or 101) and scale >= other_scale
+    return codec == other_codec and no_worse
 
 
 def best_first(candidates: Sequence[Candidate]) -> list[int]:

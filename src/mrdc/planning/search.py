@@ -19,7 +19,7 @@ import numpy as np
 from mrdc._utils.errors import BudgetError, ImageError, UsageError
 from mrdc._utils.extras import Tensor, torch
 from mrdc.codec import CODECS, Codec
-from mrdc.codec.scaled import scaled
+from mrdc.codec.scaled import scaled, split_scale
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
@@ -181,7 +181,8 @@ def search(
 def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair]:
     """Every codec with every scale and quality, best first; with `originals`, at least these.
 
-    Codecs without qualities come first, so that a candidate never comes after one it would beat.
+    Codecs without qualities come first, then larger scales, so that a later candidate never
+    revives an earlier one.
     """
     if not settings.codec or not settings.qualities or not settings.scale:
         raise UsageError("give at least one codec, one quality and one scale")
@@ -195,7 +196,7 @@ def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair
             space.append((scaled(codec, scale), quality))
     if originals and all(codec.name != "original" for codec, _ in space):
         space.insert(0, (CODECS["original"], None))
-    return sorted(space, key=lambda pair: pair[1] is not None)
+    return sorted(space, key=lambda pair: (pair[1] is not None, -split_scale(pair[0].name)[1]))
 
 
 def measure(

@@ -15,6 +15,7 @@ from mrdc.report.figures import (
     Grid,
     Section,
     drawn,
+    numbers_in_full,
     wrapped,
 )
 from mrdc.report.runs import Json, RunRecord, by_seed, quality_grids
@@ -81,8 +82,8 @@ def predicted(found: Sequence[QualityGrid]) -> Figure:
     """Each criterion after the first phase against accuracy, a point for each candidate."""
     figure = Figure(
         "Predicted after the first phase against measured by training, a point for each candidate",
-        "Points behind the best of the grid, by R_q, by r and by discrepancy",
-        [["setting", "seed", "candidate", *SYMBOLS.values(), "points behind the best"]],
+        "Points relative to the best of the grid, by R_q, by r and by discrepancy",
+        [["setting", "seed", "candidate", *SYMBOLS.values(), "points relative to the best"]],
     )
     points: dict[str, list[tuple[Candidate, float]]] = {}
     for grid in found:
@@ -97,8 +98,10 @@ def predicted(found: Sequence[QualityGrid]) -> Figure:
                 n = number % len(COLOURS)
                 x, y = zip(*((getattr(one, name), score) for one, score in pairs), strict=True)
                 axes.plot(x, y, MARKS[n], color=COLOURS[n], label=wrapped(setting))
-            scale = "linear" if criterion == "ratio-per-image" else "log"
-            axes.set(xlabel=SYMBOLS[criterion], xscale=scale)
-        panels[0].set(ylabel="points behind the best")
+            axes.set(xlabel=SYMBOLS[criterion])
+            if criterion == "volume-ratio":
+                axes.set(xscale="log")
+                numbers_in_full(axes.xaxis)
+        panels[0].set(ylabel="points relative to the best")
         panels[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     return figure

@@ -12,6 +12,7 @@ from typing import Any, Self
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import Bbox
@@ -188,6 +189,11 @@ def criterion_axis(axes: Axes, criterion: str, bound: float | None = None) -> No
         axes.axhspan(low, 1 + bound, color="#999999", alpha=0.2, lw=0, label=label)
     if criterion == "volume-ratio":
         axes.set(yscale="log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        numbers_in_full(axes.yaxis)
+
+
+def numbers_in_full(axis: Axis) -> None:
+    """Numbers such as 0.5 on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
