@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import mrdc.detection.learner
+from mrdc._utils.clock import Clock
 from mrdc._utils.errors import TrainingError, UsageError
 from mrdc.distributed.group import Group, world
 from mrdc.distributed.norms import SyncNorm, synchronised
@@ -23,10 +24,12 @@ from mrdc.methods import METHODS, TrainSettings
 from mrdc.methods.options import make_method
 from mrdc.nn.checkpoint import WIDTHS, digest
 from mrdc.nn.embed import embed_together, network_embedder
+from mrdc.training.exemplars import Exemplars
 from mrdc.training.feed import open_feed
 from mrdc.training.fit import Epoch, Stop, fit
 from mrdc.training.phases import Phases
 from mrdc.training.resume import Keeper
+from mrdc.training.settings import MemorySettings
 from tests.conftest import CHEAP, make_photos
 from tests.distributed.together import Together, command, together
 from tests.helpers import (
@@ -77,7 +80,7 @@ def work() -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         found: dict[str, Any] = {"steps": {name: step(name) for name in STEPS}}
         found["norm"], found["features"] = normalised(), features()
-        found["refused"] = refused()
+        found["refused"], found["filled"] = refused(), filled()
         if world().size == 2:
             found["runs"] = {"unbiased-teacher": detected("unbiased-teacher")}
             found["runs"]["lucir"], found["resumed"] = resumed()
@@ -223,6 +226,23 @@ def test_every_process_needs_an_image_of_each_batch() -> None:
         batch, setting = found["refused"]
         assert "a batch has 1 images, too few for 3 processes" in batch
         assert "--train.batch-size 1: too few for 3 processes" in setting
+
+
+def filled() -> tuple[list[bytes], list[dict[str, Any]]]:
+    """The images that a search stores, and its candidates, which rank 0 has."""
+    settings = MemorySettings("2/class", qualities=(90, 50), epsilon=1e9)
+    held = Exemplars(settings, coloured_stream(2, images=6))
+    held.store(0, replace(CHEAP, batch_size=2), Clock())
+    return stored(held.memory), [candidate.to_json() for candidate in held.found.candidates]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_search_finds_what_one_process_finds(count: int) -> None:
+    """R_q to the bit, and the same images, which every process gets."""
+    images, candidates = of_ranks(1)[0]["filled"]
+    assert len(images) > 4 and candidates[1]["volume_ratio"] not in (None, 1.0)
+    assert of_ranks(count)[0]["filled"] == (images, candidates)
+    assert all(found["filled"][0] == images for found in of_ranks(count))
 
 
 # Whole runs

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,6 +34,15 @@ class Photo(NamedTuple):
     def digest(self) -> bytes:
         """SHA-256 of the file's bytes, or of the pixels and their shape."""
         return digest(self.load())
+
+
+def loaded(photos: Sequence[Photo]) -> Sequence[Photo]:
+    """The same photos, with their contents in RAM, so that they can be sent to other processes."""
+    return [Photo(photo.id, partial(_same, photo.load())) for photo in photos]
+
+
+def _same(data: bytes | Pixels) -> bytes | Pixels:
+    return data
 
 
 def to_pixels(data: bytes | Pixels, name: str) -> Pixels:

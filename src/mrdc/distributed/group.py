@@ -25,6 +25,8 @@ from torch.distributed.rendezvous import rendezvous
 from mrdc._utils.errors import RanksError
 from mrdc._utils.ranks import local_rank, local_ranks, ranks
 
+J = TypeVar("J")
+R = TypeVar("R")
 T = TypeVar("T")
 S = TypeVar("S", bound="Sliced")
 PATIENCE = timedelta(days=7)  # ranks wait as long as rank 0 searches, or waits for another run
@@ -75,12 +77,20 @@ class Group:
         """The items of all ranks, in order."""
         return list(items)
 
-    def lead(self, work: Callable[[], T]) -> T:
-        """The result of rank 0, which does the work alone."""
+    def lead(self, work: Callable[[], T], help: Callable[[Any], Any] | None = None) -> T:
+        """The result of rank 0, which does the work, and may `ask` the others to help."""
         return work()
 
+    def ask(self, help: Callable[[J], R], job: J, pack: Callable[[J], J]) -> R:
+        """Rank 0 within `lead`: let all ranks do a job together, `pack`ed so that it can travel."""
+        return help(job)
+
     def share(
-        self, make: Callable[[], T], save: Callable[[T, Path], None], load: Callable[[Path], T]
+        self,
+        make: Callable[[], T],
+        save: Callable[[T, Path], None],
+        load: Callable[[Path], T],
+        help: Callable[[Any], Any] | None = None,
     ) -> T:
         """What rank 0 makes; the others get a copy, by way of a file of their own."""
         return make()
@@ -136,22 +146,37 @@ class Ranks(Group):
             dist.all_gather_object(parts, own)
         return [item for part in parts for item in part]
 
-    def lead(self, work: Callable[[], T]) -> T:
-        outcome: list[Any] = [None, None]  # its result, and its error
+    def lead(self, work: Callable[[], T], help: Callable[[Any], Any] | None = None) -> T:
+        result, error = None, None
         if self.rank == 0:
             try:
-                outcome[0] = work()
-            except Exception as error:
-                outcome[1] = error
+                result = work()
+            except Exception as problem:
+                error = problem
+        while (message := self._from_first(("done", result, error)))[0] == "job":
+            assert help is not None
+            help(message[1])
+        _, found, error = message
+        if error is not None:
+            raise error
+        return found  # type: ignore[no-any-return]
+
+    def ask(self, help: Callable[[J], R], job: J, pack: Callable[[J], J]) -> R:
+        return help(self._from_first(("job", pack(job)))[1])
+
+    def _from_first(self, message: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The message of rank 0."""
+        messages = [message]
         with lost():
-            dist.broadcast_object_list(outcome, src=0, device=torch.device("cpu"))
-        if outcome[1] is not None:
-            raise outcome[1]
-        result: T = outcome[0]
-        return result
+            dist.broadcast_object_list(messages, src=0, device=torch.device("cpu"))
+        return messages[0]
 
     def share(
-        self, make: Callable[[], T], save: Callable[[T, Path], None], load: Callable[[Path], T]
+        self,
+        make: Callable[[], T],
+        save: Callable[[T, Path], None],
+        load: Callable[[Path], T],
+        help: Callable[[Any], Any] | None = None,
     ) -> T:
         made = list[T]()
 
@@ -161,7 +186,7 @@ class Ranks(Group):
                 save(made[0], file)
                 return file.read_bytes()
 
-        content = self.lead(written)
+        content = self.lead(written, help)
         if made:
             return made[0]
         with temporary_file() as file:

@@ -14,14 +14,14 @@ from mrdc._utils.errors import BudgetError, UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
 from mrdc.codec.scaled import scaled
-from mrdc.data.photo import Photo
+from mrdc.data.photo import Photo, loaded
 from mrdc.data.stream import Stream
 from mrdc.distributed.group import world
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
 from mrdc.methods.lesson import Substitutes
-from mrdc.nn.embed import Embedder, embed, embed_together
+from mrdc.nn.embed import Embedder, embed_together
 from mrdc.planning.choice import check_criterion
 from mrdc.planning.scan import rank
 from mrdc.planning.search import (
@@ -112,7 +112,7 @@ class Exemplars:
         images, start = self.stream.fresh(phase), self.stream.phases[phase].start
 
         def features(photos: Sequence[Photo], stage: str = "") -> Tensor:
-            return embed(photos, embedder, threads=self.threads)[0]
+            return world().ask(partial(self._embed, embedder), photos, loaded)
 
         def arranged(rankings: Sequence[Ranking]) -> list[Ranking]:
             """Rankings as the method wants them."""
@@ -126,7 +126,7 @@ class Exemplars:
             return rank(self.select, rows, self.seed, originals)
 
         with clock.part("select"):
-            rows = embed_together(images.all_photos, embedder, self.threads)
+            rows = self._embed(embedder, images.all_photos)
         self.features = list(torch.split(rows, [len(photos) for photos in images.photos]))
         return Pool(
             images,
@@ -168,14 +168,18 @@ class Exemplars:
         substitutes: Substitutes | None,
         searching: bool,
     ) -> ReplayMemory:
-        """The memory with the classes of a phase, which rank 0 fills for all processes."""
+        """The memory with the classes of a phase; rank 0 fills it, and all processes embed."""
         pool = self._pool(phase, embedder, clock)
 
         def fill() -> ReplayMemory:
             self._fill(memory, phase, pool, clock, substitutes, searching)
             return memory
 
-        return world().share(fill, ReplayMemory.save, ReplayMemory.load)
+        help = partial(self._embed, embedder)
+        return world().share(fill, ReplayMemory.save, ReplayMemory.load, help)
+
+    def _embed(self, embedder: Embedder, photos: Sequence[Photo]) -> Tensor:
+        return embed_together(photos, embedder, self.threads)
 
     def _fill(
         self,
