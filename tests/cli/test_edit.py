@@ -11,7 +11,7 @@ from mrdc.memory.replay import ReplayMemory
 from tests.cli.conftest import FAST
 from tests.conftest import jpeg
 from tests.memory.test_scenes import road as road
-from tests.processes import Cli
+from tests.processes import Cli, Moment, Running
 
 RANDOM = ["--select", "random_choice"]
 
@@ -164,6 +164,27 @@ def test_wrong_usage_changes_nothing(
     assert message in cli.err and cli.err.count("\n") == 1
     after = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     assert {p: b for p, b in after.items() if "cache" not in p.parts} == files
+
+
+@pytest.mark.parametrize("moment", ["half", "fsync", "replace", "replaced"])
+@pytest.mark.parametrize("verb", ["add", "remove", "rebudget", "merge"])
+def test_a_killed_change_leaves_the_old_file_or_the_new(
+    verb: str, moment: Moment, memory: Path, more: Path, cli: Cli
+) -> None:
+    """As by `kill -9`; afterwards the same command does its work."""
+    rest = {
+        "add": [memory, more, *RANDOM],
+        "remove": [memory, "class0"],
+        "rebudget": [memory, "2/class"],
+        "merge": [memory, memory, "-o", memory, "--force", "--budget", "9kB"],
+    }[verb]
+    before = memory.read_bytes()
+    assert Running(verb, *rest, death=(moment, 1)).wait() == 9
+    assert (memory.read_bytes() == before) == (moment != "replaced")
+    sound(memory, cli)
+    memory.write_bytes(before)
+    assert cli(verb, *rest) == 0
+    assert memory.read_bytes() != before
 
 
 def renamed(road: Path, folder: Path) -> Path:

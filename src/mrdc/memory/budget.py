@@ -14,6 +14,7 @@ UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
+EXACT = 2**53  # bytes; floats count exactly up to here
 ALLOWED = (
     "write 20/class (100/phase for scenes), '2000 originals', or bytes such as 200MB, 200MiB or "
     "1500000"
@@ -117,11 +118,12 @@ def level(total: int, needs: Sequence[float], firsts: Sequence[int]) -> int:
         needs: bytes of all images of each class; infinite if not known yet.
         firsts: bytes of the first image of each class.
     """
-    low, high = 0, max(total, 0)
+    total = min(max(total, 0), EXACT)
+    most, least = np.array(needs, float), np.array(firsts, float)
+    low, high = 0, total
     while low < high:
         limit = (low + high + 1) // 2
-        pairs = zip(needs, firsts, strict=True)
-        if sum(min(need, max(first, limit)) for need, first in pairs) <= total:
+        if np.minimum(most, np.maximum(least, limit)).sum() <= total:
             low = limit
         else:
             high = limit - 1

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,38 +75,49 @@ class ClassImages:
     def sources(self) -> list[str]:
         return split_names(self.names)
 
+    @cached_property
+    def used_tables(self) -> list[bytes]:
+        """The tables that images share."""
+        return [self.tables[place] for place in np.unique(self.table) if place >= 0]
+
+    @cached_property
+    def used_encodings(self) -> list[Encoding]:
+        """How the images were encoded."""
+        return [self.encodings[place] for place in np.unique(self.encoding)]
+
     def costs(self, entry: IndexCost | None) -> NDArray[np.int64]:
         """Bytes charged for each image, with index entries if they count."""
         return self.sizes if entry is None else self.sizes + entry.all(self.names)
 
-    def body(self, rank: int) -> bytes:
-        """Stored bytes of an image."""
-        start = int(self.starts[rank])
-        return self._bytes(start, start + int(self.sizes[rank] - self.value_sizes[rank]))
-
-    def values(self, rank: int) -> bytes:
-        """The values beside an image, as stored."""
-        end = int(self.starts[rank] + self.sizes[rank])
-        return self._bytes(end - int(self.value_sizes[rank]), end)
-
     def stored(self, rank: int) -> bytes:
         """Stored bytes of an image, followed by its values."""
         start = int(self.starts[rank])
-        return self._bytes(start, start + int(self.sizes[rank]))
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        part = self.payload[start:end]
+        part = self.payload[start : start + int(self.sizes[rank])]
         return part if isinstance(part, bytes) else part.tobytes()
+
+    def _parts(self, rank: int) -> tuple[bytes, bytes, bytes]:
+        """Tables, stored body and values of an image."""
+        stored, table = self.stored(rank), self.table[rank]
+        end = len(stored) - int(self.value_sizes[rank])
+        return self.tables[table] if table >= 0 else b"", stored[:end], stored[end:]
+
+    def values(self, rank: int) -> bytes:
+        """The values beside an image, as stored."""
+        return self._parts(rank)[2]
 
     def stream(self, rank: int) -> bytes:
         """An image as a whole file."""
-        table = self.table[rank]
-        return self.body(rank) if table < 0 else join(self.tables[table], self.body(rank))
+        tables, body, _ = self._parts(rank)
+        return join(tables, body) if tables else body
 
     def digest(self, rank: int) -> bytes:
         """SHA-256 of an image and its values, checked if it is mapped from a file."""
-        found, payload = image_digest(self.stream(rank), self.values(rank)), self.payload
-        if isinstance(payload, Mapped) and payload.file.digest(self.first + rank) != found:
+        tables, body, values = self._parts(rank)
+        found = image_digest(join(tables, body) if tables else body, values)
+        if (
+            isinstance(self.payload, Mapped)
+            and self.payload.file.digest(self.first + rank) != found
+        ):
             raise MemoryFileError(
                 f"image {self.sources[rank]}: its bytes do not match its checksum"
             )
@@ -115,18 +127,12 @@ class ClassImages:
         """All images with how they were made."""
         images = []
         for rank, name in enumerate(self.sources):
-            values, digest = self.values(rank), self.digest(rank)
-            images.append(
-                Encoded(
-                    source=name,
-                    body=self.body(rank),
-                    tables=self.tables[self.table[rank]] if self.table[rank] >= 0 else b"",
-                    kept=bool(self.kept[rank]),
-                    digest=hashlib.sha256(self.stream(rank)).digest() if values else digest,
-                    encoding=self.encodings[self.encoding[rank]],
-                    values=values,
-                )
-            )
+            tables, body, values = self._parts(rank)
+            digest = self.digest(rank)
+            if values:
+                digest = hashlib.sha256(self.stream(rank)).digest()
+            kept, encoding = bool(self.kept[rank]), self.encodings[self.encoding[rank]]
+            images.append(Encoded(name, body, tables, kept, digest, encoding, values))
         return images
 
     def cut(self, count: int) -> "ClassImages":
@@ -153,14 +159,12 @@ def _place(tables: bytes, known: Sequence[bytes]) -> int:
 
 def tables_in_use(classes: Mapping[int, ClassImages]) -> list[bytes]:
     """The tables that images share, each once."""
-    used = [c.tables[place] for c in classes.values() for place in np.unique(c.table) if place >= 0]
-    return list(dict.fromkeys(used))
+    return list(dict.fromkeys(table for c in classes.values() for table in c.used_tables))
 
 
 def encodings_in_use(classes: Mapping[int, ClassImages]) -> list[Encoding]:
     """How the images were encoded, each way once."""
-    used = [c.encodings[place] for c in classes.values() for place in np.unique(c.encoding)]
-    return list(dict.fromkeys(used))
+    return list(dict.fromkeys(made for c in classes.values() for made in c.used_encodings))
 
 
 def to_arrays(classes: Mapping[int, ClassImages]) -> dict[str, NDArray[Any]]:

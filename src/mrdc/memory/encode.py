@@ -103,4 +103,4 @@ class Encoder:
         if image.tables or image.kept or not self.tables:
             return image
         header, body = split(image.body)
-        return replace(image, body=body, tables=header) if header == self.tables else image
+        return replace(image, body=body, tables=self.tables) if header == self.tables else image

@@ -131,7 +131,10 @@ def fill(
         wave = [(new, image) for new in classes.values() for image in new.request(share, mean)]
         if not wave and share == before:
             break
-        for (grown, _), image in ordered(pool, attempt, wave):
+        made = ordered(pool, attempt, [job for job in wave if not isinstance(job[1], Encoded)])
+        for job in wave:
+            grown, item = job
+            image = attempt(job) if isinstance(item, Encoded) else next(made)[1]
             if isinstance(image, Encoded):
                 grown.offer(image)
                 grown.settle(share)
