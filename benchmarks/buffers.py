@@ -8,6 +8,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader
 from adapters import make_benchmark, parts
 from common import emit, machine, options, race, sources
 from mrdc.adapters.avalanche import ByteBuffer, byte_replay, use_mrdc
+from mrdc.data.crops import centre_crop
 from mrdc.nn.lite0 import lite0
 
 
@@ -148,12 +150,15 @@ def throughput(photos: Path | None, label: str) -> None:
         stock.post_adapt(None, experience)
         policy = ByteBuffer("1GB", quality=50, select="random_choice")
         policy.post_adapt(None, experience)
+        memory = policy.memory
+        memory.transform = partial(centre_crop, size=side)
         tensors = torch.stack([stock.buffer[index][0] for index in range(images)])
         order = torch.randperm(images)
         runs: dict[str, Callable[[], object]] = {
             "avalanche": lambda: drain(DataLoader(stock.buffer, 32, shuffle=True)),
             "buffer": lambda: drain(DataLoader(policy.buffer, 32, shuffle=True)),
-            "batches": lambda: drain(policy.memory.batches(32, side, threads=1)),
+            "batches": lambda: drain(memory.batches(32, side, threads=1)),
+            "sample": lambda: drain(memory.sample(32) for _ in range(images // 32)),
             "tensors": lambda: drain(tensors[order[n : n + 32]] for n in range(0, images, 32)),
         }
         times = race(5, **runs)
@@ -165,7 +170,7 @@ def throughput(photos: Path | None, label: str) -> None:
         label=label,
         **rates,
         **size,
-        bytes=policy.memory.nbytes,
+        bytes=memory.nbytes,
         **machine(),
     )
 
