@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute, TransformGroups
 from avalanche.benchmarks.utils.data_attribute import TensorDataAttribute
-from avalanche.benchmarks.utils.flat_data import FlatData
 from avalanche.benchmarks.utils.utils import concat_datasets
 from avalanche.models.utils import avalanche_forward
 from avalanche.training.plugins import ReplayPlugin
@@ -24,14 +22,14 @@ from avalanche.training.supervised import DER, FeatureReplay
 from avalanche.training.supervised.icarl import _ICaRLPlugin
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from mrdc._utils.errors import UsageError
+from mrdc.adapters.avalanche_data import Stored, Through, apply_transforms, as_photo, locate
 from mrdc.adapters.features import embed_photos
 from mrdc.adapters.store import Store
-from mrdc.codec.image import Pixels
-from mrdc.data.photo import Photo, file_photo
+from mrdc.data.photo import Photo
 
+MORE = 1_000_000  # labels of further groups of a target
 IMAGES = 2**31 - 1  # the budget bounds bytes; no number of images does
 TARGETS, TASKS, LOGITS = "targets", "targets_task_labels", "logits"
 
@@ -78,6 +76,20 @@ class Group(NamedTuple):
     transforms: tuple[Any, ...]  # TransformGroups, innermost first
 
 
+class Form(NamedTuple):
+    """What data sets of experiences look like; the data itself is not kept."""
+
+    kind: type[AvalancheDataset]
+    attributes: tuple[tuple[str, bool], ...]  # name, and whether samples contain it
+    collate: Any
+
+    @classmethod
+    def of(cls, data: AvalancheDataset) -> "Form":
+        found = data._data_attributes.values()
+        attributes = tuple((one.name, one.use_in_getitem) for one in found)
+        return cls(type(data), attributes, data.collate_fn)
+
+
 class ByteBuffer(ExemplarsBuffer):
     """A storage policy that is bounded in bytes; `options` as for `mrdc.Replay`.
 
@@ -85,16 +97,17 @@ class ByteBuffer(ExemplarsBuffer):
     these count towards the budget.
 
     Attributes:
-        memory: the `ReplayMemory`; `memory.save(path)` writes it.
+        memory: the `ReplayMemory`; `memory.save(path)` writes it. A label is the target, or a
+            number from a million for more groups of one target.
     """
 
     def __init__(self, budget: int | str, *, logits: bool = False, **options: Any):
         super().__init__(IMAGES)
         self.store, self.logits = Store(budget, **options), logits
-        self.groups: list[Group] = []  # by label of the memory
+        self.groups: dict[int, Group] = {}  # by label of the memory
         self._keys: dict[Any, int] = {}
         self.buffer_groups: dict[int, ExemplarsBuffer] = {}
-        self._like: AvalancheDataset | None = None
+        self._form: Form | None = None
 
     @property
     def memory(self) -> Any:
@@ -115,7 +128,7 @@ class ByteBuffer(ExemplarsBuffer):
     def post_adapt(self, agent_state: Any, exp: Any) -> None:
         """Store images of an experience."""
         data = exp.dataset
-        self._like = data
+        self._form = Form.of(data)
         photos: dict[int, list[Photo]] = {}
         for index in range(len(data)):
             raw, place, transforms = locate(data._flat_data, index)
@@ -123,7 +136,7 @@ class ByteBuffer(ExemplarsBuffer):
             label = self._label(Group(int(data.targets[index]), task, transforms))
             of_group = photos.setdefault(label, [])
             seen = self.memory.seen(label) if label in self.memory.labels else 0
-            of_group.append(_photo(raw, place, f"{label}/{seen + len(of_group)}"))
+            of_group.append(as_photo(raw, place, f"{label}/{seen + len(of_group)}"))
         values: dict[int, dict[str, Any]] = {}
         for label, of_group in photos.items() if self.logits else ():
             values[label] = {LOGITS: self._embed(agent_state, of_group, outputs=True).numpy()}
@@ -135,8 +148,10 @@ class ByteBuffer(ExemplarsBuffer):
         transforms = (id(t) for g in group.transforms for t in (g["train"], g["eval"]))
         key = (group.target, group.task, *transforms)
         if key not in self._keys:
-            self._keys[key] = len(self.groups)
-            self.groups.append(group)
+            taken = group.target in self.groups
+            label = MORE + len(self.groups) if taken else group.target
+            self._keys[key], self.groups[label] = label, group
+            self.memory.class_names[label] = str(group.target)
         return self._keys[key]
 
     def _embed(self, strategy: Any, photos: Sequence[Photo], outputs: bool = False) -> Tensor:
@@ -172,25 +187,24 @@ class ByteBuffer(ExemplarsBuffer):
 
     def _data(self, label: int, photos: Sequence[Photo], at: Sequence[int]) -> AvalancheDataset:
         """The images of a group, in the form of the experiences' data sets."""
-        assert self._like is not None
+        assert self._form is not None
         group = self.groups[label]
         values = {TARGETS: group.target, TASKS: group.task}
         attributes = []
-        for attribute in self._like._data_attributes.values():
-            if attribute.name in values:
-                value = [values[attribute.name]] * len(photos)
-                attributes.append(DataAttribute(value, attribute.name, attribute.use_in_getitem))
-            elif attribute.use_in_getitem:
-                raise UsageError(f"samples have {attribute.name!r}, which is not stored")
+        for name, shown in self._form.attributes:
+            if name in values:
+                attributes.append(DataAttribute([values[name]] * len(photos), name, shown))
+            elif shown:
+                raise UsageError(f"samples have {name!r}, which is not stored")
         if self.logits:
             rows = [torch.from_numpy(self.memory.values(place)[LOGITS].copy()) for place in at]
             attributes.append(TensorDataAttribute(rows, LOGITS, use_in_getitem=True))
         views = {name: Through(group.transforms, name) for name in ("train", "eval")}
-        return type(self._like)(
+        return self._form.kind(
             [Stored(photos, group.target)],
             data_attributes=attributes,
             transform_groups=TransformGroups(views),
-            collate_fn=self._like.collate_fn,
+            collate_fn=self._form.collate,
         )
 
 
@@ -203,68 +217,6 @@ class Fixed(ExemplarsBuffer):
 
     def resize(self, strategy: Any, new_size: int) -> None:
         """Do nothing: the memory decides."""
-
-
-class Stored(Dataset[tuple[Image.Image, int]]):
-    """Stored images of a class, decoded when they are read."""
-
-    def __init__(self, photos: Sequence[Photo], target: int):
-        self.photos, self.target = photos, target
-        self.targets = [target] * len(photos)
-
-    def __len__(self) -> int:
-        return len(self.photos)
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.fromarray(self.photos[index].pixels()), self.target
-
-
-class Through:
-    """The transforms of one name of some groups, for the image alone."""
-
-    min_params = max_params = 1  # Avalanche looks at these
-
-    def __init__(self, transforms: tuple[Any, ...], name: str):
-        self.transforms, self.name = transforms, name
-
-    def __call__(self, image: Any) -> Any:
-        return apply_transforms(self.transforms, self.name, image)
-
-
-def apply_transforms(transforms: tuple[Any, ...], name: str, image: Any) -> Any:
-    """An image after the transforms of one name, innermost first."""
-    for groups in transforms:
-        image = groups([image, 0], group_name=name)[0]
-    return image
-
-
-def locate(data: Any, index: int) -> tuple[Any, int, tuple[Any, ...]]:
-    """The torch data set and index that a sample comes from, and the transforms on its way."""
-    part, place = data._get_idx(index)
-    child = data._datasets[part]
-    own = (data._frozen_transform_groups, data._transform_groups)
-    if not isinstance(child, FlatData):
-        return child, place, own
-    raw, place, inner = locate(child, place)
-    return raw, place, inner + own
-
-
-def _photo(raw: Any, index: int, name: str) -> Photo:
-    """A sample as a photo: the file of an ImageFolder, else pixels."""
-    samples = getattr(raw, "samples", None)
-    if isinstance(samples, list) and getattr(raw, "transform", None) is None:
-        return Photo(name, file_photo(str(samples[index][0]), name).load)
-    return Photo(name, partial(_pixels, raw, index))
-
-
-def _pixels(raw: Any, index: int) -> Pixels:
-    image = raw[index][0]
-    if not isinstance(image, Image.Image):
-        raise UsageError(
-            f"sample {index} of {type(raw).__name__} is a {type(image).__name__}, not a PIL image: "
-            "leave the data set without a transform, and give the benchmark its transforms"
-        )
-    return np.asarray(image.convert("RGB"))
 
 
 class ByteICaRL(_ICaRLPlugin):
