@@ -127,7 +127,7 @@ def test_processes_end_with_the_one_that_started_them(how: signal.Signals, tmp_p
         "resnet18-narrow",
         "--json",
     )
-    until(lambda: (out / "results.jsonl").exists() and epochs(out, 0) >= 1)
+    until(lambda: (out / "results.jsonl").exists() and epochs(out, 0) >= 2)
     run.send_signal(how)
     printed, err = run.communicate()
     assert printed == ""
