@@ -388,6 +388,7 @@ def buffers() -> str:
         "avalanche": "Avalanche's buffer: files on disk, its transforms",
         "buffer": "`ByteBuffer`: stored files, the same transforms",
         "batches": "`memory.batches`: uint8 crops",
+        "sample": "`memory.sample`: uint8 crops, drawn at random",
         "tensors": "float32 tensors in RAM, as they are",
     }
     rows: list[list[object]] = [["source", "images/s, one thread", "bytes/image"]]
