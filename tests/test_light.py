@@ -119,13 +119,14 @@ for call in (
     assert done.returncode == 0, done.stderr
 
 
-def test_replay_with_a_fixed_quality_and_a_random_choice(tmp_path: Path) -> None:
-    """Needs no features, so no torch; otherwise it says so."""
+def test_replay_with_a_fixed_quality(tmp_path: Path) -> None:
+    """Needs no torch with a random choice or features that are given; otherwise it says so."""
     code = """
 import mrdc, numpy as np
 images = list(np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8))
 replay = mrdc.Replay("1MB", 50, select="random_choice").learn({0: images}).learn({0: images[:2]})
-assert len(replay) == 5 and replay.sample(3)[0].shape == (3, 3, 8, 8)
+by_features = mrdc.Replay("1MB", 50).learn({0: images}, features={0: np.eye(5)})
+assert len(replay) == len(by_features) == 5 and replay.sample(3)[0].shape == (3, 3, 8, 8)
 try:
     mrdc.Replay("1MB", 50).learn({0: images})
 except mrdc.MissingError as error:

@@ -181,6 +181,22 @@ def test_replays_describe_themselves() -> None:
     assert len(made.learn({0: photos(0, 3)})) == 3
 
 
+def test_features_may_be_given() -> None:
+    """Then nothing is embedded; wrong ones are refused."""
+    images = photos(0, 6)
+    rows = np.random.default_rng(0).normal(size=(6, 4))
+    for given in (rows, torch.from_numpy(rows), rows.tolist()):
+        made = replay("1MB", 50, embed=pytest.fail).learn({0: images}, features={0: given})
+        assert made.memory.sources(0) == [f"0/{n}" for n in herding(rows, 6)]
+    for options, features, message in (
+        ({"quality": "auto"}, {0: rows}, "features are for a fixed quality and paired ranking"),
+        ({"quality": 50}, {0: rows[:5]}, r"class 0 must have the shape \(6, d\), got \(5, 4\)"),
+        ({"quality": 50}, {1: rows}, r"class 0 must have the shape \(6, d\), got \(0,\)"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            replay("1MB", **options).learn({0: images}, features=features)
+
+
 def test_embedders_may_be_given() -> None:
     """As for `plan`."""
     calls: list[int] = []

@@ -107,11 +107,16 @@ class Replay:
         self,
         images: Mapping[int, Iterable[Image]],
         values: Mapping[int, Columns] | None = None,
+        features: Mapping[int, Any] | None = None,
     ) -> "Replay":
         """Rank the images of each class, choose a quality if needed, and store what fits.
 
         A class may come again: its new images are ranked among themselves, then as by
         `ReplayMemory.extend`. Images and values are as for `ReplayMemory.add`.
+
+        Args:
+            features: arrays or tensors (n, d) by label, to rank by instead of `embed`; for a
+                fixed quality.
 
         Raises:
             BudgetError: a class would hold no image, or nothing that fits passes the search.
@@ -120,7 +125,7 @@ class Replay:
         photos = self._photos(images)
         if not photos:
             return self
-        pool = self._pool(photos)
+        pool = self._pool(photos, self._given(photos, features))
         made = self._choose(pool, photos) if self._searching else None
         pair = self.memory.codec, self.memory.quality
         rankings: Sequence[Any] = self.found.rankings if made is not None else []
@@ -160,7 +165,25 @@ class Replay:
                 raise UsageError(f"class {label} has no image")
         return photos
 
-    def _pool(self, photos: Mapping[int, list[Photo]]) -> Pool:
+    def _given(
+        self, photos: Mapping[int, list[Photo]], features: Mapping[int, Any] | None
+    ) -> list[Any] | None:
+        """The features that a caller has passed, checked, in the order of the photos."""
+        if features is None:
+            return None
+        if self._searching or self.settings.pairing == "independent":
+            raise UsageError("features are for a fixed quality and paired ranking: drop them")
+        rows = {as_label(label): found for label, found in features.items()}
+        for label, of_class in photos.items():
+            shape = tuple(np.shape(rows.get(label, ())))
+            if len(shape) != 2 or shape[0] != len(of_class):
+                raise UsageError(
+                    f"features of class {label} must have the shape ({len(of_class)}, d), got "
+                    f"{shape}"
+                )
+        return [rows[label] for label in photos]
+
+    def _pool(self, photos: Mapping[int, list[Photo]], given: list[Any] | None) -> Pool:
         """The images with their features, if these are needed."""
         names = {label: self.memory.class_names.get(label, str(label)) for label in photos}
         if len({*names.values()}) < len(names):
@@ -169,9 +192,11 @@ class Replay:
         images = ImageSet(tuple(names.values()), tuple(photos.values()), sizes)
         needed = self._searching or self.settings.pairing == "independent"
         needed |= SELECTORS.find(self._select) is not random_choice
-        check_torch(needed, self._select)
         features: Sequence[Any] = [np.empty((len(of_class), 0)) for of_class in images.photos]
-        if needed:
+        if given is not None:
+            features = given
+        elif needed:
+            check_torch(needed, self._select)
             rows = self._features(images.all_photos, "embedding originals")
             features = torch.split(rows, [len(of_class) for of_class in images.photos])
         return Pool(
