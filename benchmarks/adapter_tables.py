@@ -21,17 +21,19 @@ def strategies() -> str:
 
 def same_bytes() -> str:
     """Images held and accuracy within the same bytes, mean over seeds."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str], list[Row]] = {}
     for r in read("adapters"):
         if r["question"] == "bytes":
-            groups.setdefault((r["method"], r["arm"]), []).append(r)
-    head = ["method", "buffer holds", "images", "seeds", "mean accuracy, %"]
+            network = r.get("network", "linear head over lite0")
+            groups.setdefault((network, r["method"], r["arm"]), []).append(r)
+    head = ["network", "method", "buffer holds", "images", "seeds", "mean accuracy, %"]
     rows: list[list[object]] = [[*head, "at the end, %"]]
-    for (method, arm), runs in groups.items():
+    for (network, method, arm), runs in groups.items():
         qualities = sorted({str(r["quality"]) for r in runs})
         what = f"mrdc, JPEG {', '.join(qualities)}" if arm == "mrdc" else arm
         rows.append(
             [
+                network,
                 method,
                 what,
                 f"{mean(r['images'] for r in runs):.0f}",
@@ -49,6 +51,7 @@ def buffers() -> str:
         "avalanche": "Avalanche's buffer: files on disk, its transforms",
         "buffer": "`ByteBuffer`: stored files, the same transforms",
         "batches": "`memory.batches`: uint8 crops",
+        "sample": "`memory.sample`: uint8 crops, drawn at random",
         "tensors": "float32 tensors in RAM, as they are",
     }
     rows: list[list[object]] = [["source", "images/s, one thread", "bytes/image"]]
