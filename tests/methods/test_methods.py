@@ -375,7 +375,7 @@ def test_time_before_a_stop_counts() -> None:
     [
         ("lwf", "temperature=2.0 weight=0.25"),
         ("icarl", "temperature=2.0 weight=0.25 objective=kd"),
-        ("bic", "temperature=2.0 decay=0.1"),
+        ("bic", "temperature=2.0 weighting=classes decay=0.1"),
         ("lucir", "base=10.0 margin=0.5 rivals=2 balance=none balance_epochs=20 balance_lr=0.01"),
         (
             "podnet",
@@ -399,7 +399,7 @@ def test_settings_have_the_types_of_their_fields() -> None:
     assert make_method("lucir-dde", ("strength=0.2",)) == DDE(LUCIR(base=5.0), strength=0.2)
     made = make_method("podnet-dde", ("neighbours=3", "nca=ce"))
     assert made == DDE(PODNet(nca="ce"), neighbours=3)
-    own = {"neighbours", "own_weight", "neighbour_norm", "strength"}
+    own = {"neighbours", "matching", "own_weight", "neighbour_norm", "strength"}
     assert method_settings(AANets(LUCIR())) == method_settings(LUCIR())
     assert set(method_settings(AANets(DDE(LUCIR())))) == own | set(method_settings(LUCIR()))
 
