@@ -3,7 +3,7 @@
 import operator
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import accumulate
@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from mrdc import __version__
 from mrdc._utils.errors import BudgetError, UsageError
+from mrdc._utils.lazy import LazyList
 from mrdc._utils.threads import workers
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import decode
@@ -249,9 +250,11 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
         """How new images are encoded."""
         return Encoding(self.codec.name, self.quality, self.codec.encoder)
 
-    def _ranked(self, images: Mapping[int, Iterable[Image]]) -> dict[int, list[Photo | Encoded]]:
+    def _ranked(
+        self, images: Mapping[int, Iterable[Image]]
+    ) -> dict[int, Sequence[Photo | Encoded]]:
         """New images by label, checked."""
-        ranked: dict[int, list[Photo | Encoded]] = {}
+        ranked: dict[int, Sequence[Photo | Encoded]] = {}
         encoding = self._encoding
         for given, of_class in images.items():
             label = as_label(given)
@@ -259,6 +262,9 @@ class ReplayMemory(Dataset[tuple[Any, int]]):
                 raise UsageError(f"class {label} is already in the memory: add each class once")
             if label in ranked:
                 raise UsageError(f"class {label} is given twice")
+            if isinstance(of_class, LazyList):  # photos that a search has ranked
+                ranked[label] = of_class
+                continue
             ranked[label] = [as_image(label, n, i, encoding) for n, i in enumerate(of_class)]
         return ranked
 

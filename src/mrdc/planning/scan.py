@@ -22,7 +22,7 @@ from mrdc.memory.fill import Skip
 from mrdc.nn.embed import Embedder, embed, load_embedder
 from mrdc.nn.feature_cache import FeatureCache, open_cache
 from mrdc.planning.search import Pool, Progress, search_space
-from mrdc.planning.selection import SELECTORS, Ranking, random_choice, usual_selector
+from mrdc.planning.selection import SELECTORS, lazy_ranking, random_choice, usual_selector
 from mrdc.planning.settings import PlanSettings
 
 NOTE = " " * 200  # placeholder for the notes on one candidate in a memory file
@@ -126,10 +126,10 @@ def scan(
             cache.close()
 
 
-def rank(select: str, features: Sequence[Tensor], seed: int) -> list[Ranking]:
+def rank(select: str, features: Sequence[Tensor], seed: int) -> list[Sequence[int]]:
     """Ranked indices by class."""
     selector = SELECTORS.find(select)
-    return [selector(rows, len(rows), (seed, label)) for label, rows in enumerate(features)]
+    return [lazy_ranking(selector, rows, (seed, label)) for label, rows in enumerate(features)]
 
 
 def readable(images: ImageSet, threads: int | None, skip: Skip, progress: Progress) -> list[int]:

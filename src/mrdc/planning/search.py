@@ -9,20 +9,20 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mrdc._utils.errors import BudgetError, ImageError, UsageError
+from mrdc._utils.lazy import LazyList
 from mrdc.codec import CODECS, Codec
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.choice import Candidate, choose_quality, judge
-from mrdc.planning.selection import Ranking
 from mrdc.planning.settings import SearchSettings
 from mrdc.planning.volume import (
     PhaseRatio,
@@ -34,6 +34,8 @@ from mrdc.planning.volume import (
 
 Progress = Callable[[str, int], Callable[[int], None]]  # stage and its size, to a counter
 Pair = tuple[Codec, int | None]
+Ranking = Sequence[int]  # indices within a class, best first
+T = TypeVar("T")
 NO_ROOM = "no room: "
 UNLIMITED = Budget(2.0**62, "bytes")
 
@@ -80,7 +82,7 @@ class Pool:
             memory.box_classes = images.scenes.classes
         photos = zip(images.photos, rankings, strict=True)
         memory.add(
-            {label: [of_class[i] for i in order] for label, (of_class, order) in enumerate(photos)},
+            {label: in_order(*of_class) for label, of_class in enumerate(photos)},
             threads=self.threads,
             skip=self.skip,
             progress=self.progress(f"encoding {pair[0].name} {pair[1] or ''}", len(images)),
@@ -142,6 +144,13 @@ def search(
     if keep is None:
         judged[best] = replace(judged[best], verdict="chosen")
     return Found(judged, judged[best], memory, rankings)
+
+
+def in_order(items: Sequence[T], order: Ranking) -> Sequence[T]:
+    """Items in the order of a ranking, which is computed only as far as they are read."""
+    if isinstance(order, LazyList):
+        return order.map(items.__getitem__)
+    return [items[index] for index in order]
 
 
 def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair]:
@@ -221,7 +230,7 @@ def compress_all(
         return list(by_original), memory, rows
     places = pool.places(memory)
     back = zip(memory.labels, pool.rank([rows[label] for label in memory.labels]), strict=True)
-    rankings = pool.arrange([np.array(places[label])[order] for label, order in back])
+    rankings = pool.arrange([in_order(places[label], order) for label, order in back])
     return rankings, memory, rows
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,17 +21,27 @@ from mrdc.methods.lesson import Substitutes
 from mrdc.nn.embed import Embedder, embed
 from mrdc.planning.choice import judge
 from mrdc.planning.scan import rank
-from mrdc.planning.search import UNLIMITED, Found, Pair, Pool, compress_all, search, search_space
-from mrdc.planning.selection import Ranking, usual_selector
+from mrdc.planning.search import (
+    UNLIMITED,
+    Found,
+    Pair,
+    Pool,
+    Ranking,
+    compress_all,
+    in_order,
+    search,
+    search_space,
+)
+from mrdc.planning.selection import usual_selector
 from mrdc.training.results import MemorySummary
 from mrdc.training.settings import MemorySettings
 
 ORIGINAL = "original"
 FILE_QUALITY = 95  # of a JPEG made from pixels that are stored among original files
-Arrange = Callable[[list[str], list[int], int], list[int]]
+Arrange = Callable[[list[str], Ranking, int], Ranking]
 
 
-def keep_order(ids: list[str], ranking: list[int], label: int) -> list[int]:
+def keep_order(ids: list[str], ranking: Ranking, label: int) -> Ranking:
     """Store images in the order of the selector."""
     return ranking
 
@@ -109,7 +118,7 @@ class Exemplars:
             order, pairs = [], zip(images.photos, rankings, strict=True)
             for label, (photos, ranking) in enumerate(pairs, start):
                 names = [photo.id for photo in photos]
-                order.append(np.array(self.arrange(names, ranking.tolist(), label), np.intp))
+                order.append(self.arrange(names, ranking, label))
             return order
 
         def ranked(rows: Sequence[Tensor]) -> list[Ranking]:
@@ -169,15 +178,17 @@ class Exemplars:
                 rankings = compress_all(pool, self.settings, self.pair, pool.rankings())[0]
             memory.codec, memory.quality = self.pair
             start = self.stream.phases[phase].start
-            images: dict[int, list[Photo | Encoded]] = {}
+            images: dict[int, Sequence[Photo | Encoded]] = {}
             for place, (photos, order) in enumerate(zip(pool.images.photos, rankings, strict=True)):
-                chosen = [photos[index] for index in order]
                 if substitutes is not None:
-                    images[start + place] = self._substituted(start + place, chosen, substitutes)
+                    images[start + place] = self._substituted(
+                        start + place, in_order(photos, order), substitutes
+                    )
                     continue
                 encoded = [] if made is None else made.encoded_images(place)
                 known = {image.source: image for image in encoded}
-                images[start + place] = [known.get(photo.id, photo) for photo in chosen]
+                offered = [known.get(photo.id, photo) for photo in photos]
+                images[start + place] = in_order(offered, order)
             memory.add(images, threads=self.threads)
 
     def _substituted(
