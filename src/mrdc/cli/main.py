@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from contextlib import suppress
+from typing import Any
 
 import tyro
 from rich.console import Console
@@ -16,18 +17,25 @@ from mrdc._utils.registry import import_plugins
 from mrdc._utils.text import printable
 from mrdc.cli import verbs
 from mrdc.cli.commands import COMMANDS
+from mrdc.cli.tables import plain
 
 PIPE_WIDTH = 160  # columns of output to a file or a pipe
 NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class Screen(Console):
-    """A console whose reader may go away; files and pipes get room for long names."""
+    """A console for plain text, whose reader may go away; long names get room in files and pipes.
+
+    Strings are printed as they are: no markup, and no highlighting, which is slow for long names.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(markup=False, highlight=False, emoji=False)
         if not self.is_terminal and "COLUMNS" not in os.environ:
             self.width = PIPE_WIDTH
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(plain(o) if isinstance(o, str) else o for o in objects), **options)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
