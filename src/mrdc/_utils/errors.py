@@ -58,3 +58,11 @@ class OutputError(MrdcError, OSError):
 
 class SweepError(MrdcError, RuntimeError):
     """Some runs of a sweep failed; the others are kept."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error means that there is not enough memory, or no room for a thread."""
+    texts = ("can't allocate memory", "can't start new thread", "out of memory", "bad_alloc")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    )

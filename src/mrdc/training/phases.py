@@ -20,7 +20,7 @@ from typing import Any
 
 from mrdc._utils.clock import Clock
 from mrdc._utils.errors import TrainingError
-from mrdc.nn.checkpoint import Checkpoint
+from mrdc.nn.checkpoint import Checkpoint, state_errors
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.fit import Epoch, Stop
 from mrdc.training.results import MemorySummary, PhaseResult
@@ -120,8 +120,9 @@ class Phases:
         saved = self.keeper.load()
         if saved is None:
             return 0
-        self.learner.restore(saved.phase, saved.checkpoint)
-        self.results = [PhaseResult.from_json(one) for one in saved.checkpoint.about["results"]]
+        with state_errors(f"the checkpoint of phase {saved.phase}"):
+            self.learner.restore(saved.phase, saved.checkpoint)
+            self.results = [PhaseResult.from_json(one) for one in saved.checkpoint.about["results"]]
         if self.learner.exemplars is not None and saved.memory is not None:
             self.learner.exemplars.restore(saved.memory)
         return saved.phase + 1
@@ -165,7 +166,8 @@ class Phases:
         session, start = self.session, time.perf_counter()
         with self.keeper.shared(lambda: key) as (found, share):
             if found is not None:
-                self.learner.load_first_phase(found)
+                with state_errors("the shared first phase"):
+                    self.learner.load_first_phase(found)
                 self.first_phase = found.about
                 session.trained = found.about["first_phase_images"]
                 waited = time.perf_counter() - start
@@ -188,11 +190,12 @@ class Phases:
         session, partial = self.session, self.keeper.load_partial(phase)
         resume = None
         if partial is not None:
-            about, buffers = partial.checkpoint.about, partial.checkpoint.tensors["momentum"]
-            self.learner.load_partial(partial.checkpoint)
-            resume = Stop(partial.epoch, [buffers[str(index)] for index in range(len(buffers))])
-            session.elapsed, session.trained = about["elapsed"], about["trained"]
-            session.clock.add(about["parts"])
+            with state_errors(f"the last checkpoint of phase {phase}"):
+                about, buffers = partial.checkpoint.about, partial.checkpoint.tensors["momentum"]
+                self.learner.load_partial(partial.checkpoint)
+                resume = Stop(partial.epoch, [buffers[str(index)] for index in range(len(buffers))])
+                session.elapsed, session.trained = float(about["elapsed"]), int(about["trained"])
+                session.clock.add(about["parts"])
             self.keeper.event("resume", {"phase": phase, "epoch": partial.epoch})
         self.last = None
         try:

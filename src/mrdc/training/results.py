@@ -2,9 +2,37 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Self, TypedDict, get_type_hints
+
+from mrdc._utils.errors import DataError
+from mrdc._utils.typed import fits
 
 Json = dict[str, Any]
+
+
+class CandidateRow(TypedDict):
+    """What readers need of a candidate in `PhaseResult.candidates`."""
+
+    codec: str
+    quality: int | None
+    quantity: int
+    volume_ratio: float | None
+
+
+class RatioRow(TypedDict):
+    """What readers need of a row in `RunResult.volume_ratios`."""
+
+    codec: str
+    quality: int | None
+    quantity: list[int]
+    mean: float | None
+    verdict: str
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """Types of the fields, as their JSON must have them."""
+    special = {one.name: one.metadata["json"] for one in fields(kind) if "json" in one.metadata}
+    return get_type_hints(kind) | special
 
 
 class Record:
@@ -27,11 +55,22 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
-        given = {name: value for name, value in values.items() if name in known}
-        if "memory" in given:
+        """Undo `to_json`.
+
+        Raises:
+            DataError: a field is missing or has another type.
+        """
+        known = [one.name for one in fields(cls) if "private" not in one.metadata]  # type: ignore[arg-type]
+        given = {name: values[name] for name in known if name in values}
+        if isinstance(given.get("memory"), dict):
             given["memory"] = MemorySummary.from_json(given["memory"])
-        return cls(**given)
+        for name, value in given.items():
+            if not fits(value, _hints(cls)[name]):
+                raise DataError(f"{name} of a {cls.__name__} cannot be {value!r:.60}")
+        try:
+            return cls(**given)
+        except TypeError as error:  # a field is missing
+            raise DataError(f"not a {cls.__name__}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -58,7 +97,9 @@ class PhaseResult(Record):
     trained_images: int
     seconds: float
     parts: dict[str, float]  # seconds by kind of work
-    candidates: list[Json] = field(default_factory=list)  # of the search, as in `plan --json`
+    candidates: list[Json] = field(  # of the search, as in `plan --json`
+        default_factory=list, metadata={"json": list[CandidateRow]}
+    )
     report: Json = field(default_factory=dict)  # what the method has to say about the phase
     classes: int | None = None
     head_accuracy: float | None = None
@@ -91,7 +132,9 @@ class RunResult(Record):
     budget: str
     quality_rule: str
     seed: int
-    volume_ratios: list[Json] = field(default_factory=list)  # R_q by candidate and phase, and mean
+    volume_ratios: list[Json] = field(  # R_q by candidate and phase, and mean
+        default_factory=list, metadata={"json": list[RatioRow]}
+    )
     codecs: list[str] = field(default_factory=list)  # of the images stored in each phase
     mean_choice: int | str | None = None  # the quality that R_q averaged over the phases chooses
     left_out: dict[str, str] = field(default_factory=dict)  # what has no R_q, and why
