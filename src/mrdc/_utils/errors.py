@@ -61,8 +61,9 @@ class SweepError(MrdcError, RuntimeError):
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error means that there is not enough memory, or no room for a thread."""
-    texts = ("can't allocate memory", "can't start new thread", "out of memory", "bad_alloc")
+    """Whether an error means too little memory for data, a thread or a library."""
+    texts = ("allocate memory", "start new thread", "out of memory", "bad_alloc", "map segment")
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+        isinstance(error, RuntimeError | ImportError | SystemError)
+        and any(text in str(error) for text in texts)
     )

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from mrdc import __version__
-from mrdc._utils.errors import ImageError, MrdcError, UsageError
+from mrdc._utils.errors import ImageError, MrdcError, UsageError, lacks_memory
 from mrdc._utils.registry import import_plugins
 from mrdc._utils.text import printable
 from mrdc.cli import verbs
@@ -20,6 +20,7 @@ from mrdc.cli.commands import COMMANDS
 from mrdc.cli.tables import plain
 
 PIPE_WIDTH = 160  # columns of output to a file or a pipe
+NO_MEMORY = "not enough memory, or too many threads: lower --threads, or free some memory"
 NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -63,6 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone
         _silence()
         return 0
+    except (MemoryError, RuntimeError, ImportError, SystemError) as error:
+        if not lacks_memory(error):
+            raise
+        return _fail(NO_MEMORY, 2)
     except OSError as error:
         _silence()
         unnamed = "standard output" if error.errno in NO_WRITING else "the system"

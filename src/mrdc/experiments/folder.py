@@ -7,7 +7,6 @@ memory-00.mrdc         the memory after the last phase
 partial.safetensors    the network in the middle of a phase
 """
 
-import fcntl
 import json
 import os
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypedDict
 
 from mrdc._utils.errors import CheckpointError, DataError, MrdcError, OutputError, UsageError
-from mrdc._utils.files import cache_folder, output_errors, whole_file
+from mrdc._utils.files import cache_folder, output_errors, try_lock, whole_file
 from mrdc._utils.typed import fits
 from mrdc.experiments.check import Checked, Listener
 from mrdc.experiments.settings import flat
@@ -196,8 +195,10 @@ class RunFolder(Keeper):
             yield None, lambda checkpoint: None
             return
         file = folder / f"{key()}.safetensors"
-        with file.with_suffix(".lock").open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with file.with_suffix(".lock").open("wb") as held:
+            if not try_lock(held, wait=True):
+                yield None, lambda checkpoint: None
+                return
             for left in folder.glob(f".{file.name}.*.tmp"):  # left by killed processes
                 left.unlink(missing_ok=True)
             found = None
@@ -229,11 +230,12 @@ class RunFolder(Keeper):
 def lock(path: Path, why: str) -> IO[bytes]:
     """Lock a file until it is closed or this process ends."""
     file = path.open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    locked = try_lock(file)
+    if locked is False:
         file.close()
-        raise UsageError(why) from None
+        raise UsageError(why)
+    if locked is None:
+        print(f"mrdc: {path}: cannot be locked here: run one process at a time", file=sys.stderr)
     return file
 
 

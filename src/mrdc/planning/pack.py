@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, OutputError
+from mrdc._utils.files import sweep
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import Embedder, as_embedder
@@ -115,6 +116,7 @@ def run_pack(
             memory = seen.pool.store(seen.budget, space[0], settings.accounting, rankings)
     memory.notes["search"] = _lasting(plan) if plan else None
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
+    _check_output(settings)  # again: another process may have written it since
     memory.save(path)
     return Packed(path, memory, plan, seen, time.perf_counter() - seen.start)
 
@@ -124,6 +126,7 @@ def _check_output(settings: PackSettings) -> None:
     path = settings.output
     if not path.parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}")
+    sweep(path)
     if not path.exists() and not path.is_symlink():
         return
     try:
