@@ -12,6 +12,7 @@ from typing import IO
 
 from mrdc._utils.errors import OutputError
 
+LONGEST_NAME = 240  # bytes; file systems allow 255, and `beside` adds 14
 SETTLED = 60.0  # seconds after which a file has been locked by whoever writes it
 
 
@@ -43,6 +44,12 @@ def beside(path: Path) -> Path:
     It is known before the file exists, so that an interruption at any moment leaves nothing behind.
     """
     return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that leaves no room for that of a temporary file."""
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise OutputError(f"{str(path)[:60]}...: the name is longer than {LONGEST_NAME} bytes")
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Screen(Console):
 
 def main(arguments: list[str] | None = None) -> int:
     """The command `mrdc`; returns its exit code."""
-    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # we refuse it
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # they do not name the file
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     arguments = sys.argv[1:] if arguments is None else arguments

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, OutputError
-from mrdc._utils.files import sweep
+from mrdc._utils.files import check_name, sweep
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import Embedder, as_embedder
@@ -126,6 +126,7 @@ def _check_output(settings: PackSettings) -> None:
     path = settings.output
     if not path.parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}")
+    check_name(path)
     sweep(path)
     if not path.exists() and not path.is_symlink():
         return
