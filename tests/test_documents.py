@@ -11,7 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-OTHERS = {"--tyro-print-completion", "--strict"}  # flags that no help text lists
+OTHERS = {
+    "--tyro-print-completion",
+    "--strict",
+    "--cases",
+    "--only",
+}  # flags that no help text lists
 
 
 def pages_without(name: str) -> list[Path]:

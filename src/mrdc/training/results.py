@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Self, TypedDict, get_type_hints
 
 from mrdc._utils.errors import DataError
@@ -29,12 +30,6 @@ class RatioRow(TypedDict):
     verdict: str
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    """Types of the fields, as their JSON must have them."""
-    special = {one.name: one.metadata["json"] for one in fields(kind) if "json" in one.metadata}
-    return get_type_hints(kind) | special
-
-
 class Record:
     """A dataclass that is written to, and read from, one JSON object.
 
@@ -43,6 +38,7 @@ class Record:
     """
 
     nullable: tuple[str, ...] = ()
+    rows: Mapping[str, Any] = MappingProxyType({})  # what readers need of rows that are JSON
 
     def to_json(self) -> Json:
         names = [one.name for one in fields(self) if "private" not in one.metadata]  # type: ignore[arg-type]
@@ -64,8 +60,9 @@ class Record:
         given = {name: values[name] for name in known if name in values}
         if isinstance(given.get("memory"), dict):
             given["memory"] = MemorySummary.from_json(given["memory"])
+        hints = {**get_type_hints(cls), **cls.rows}
         for name, value in given.items():
-            if not fits(value, _hints(cls)[name]):
+            if not fits(value, hints[name]):
                 raise DataError(f"{name} of a {cls.__name__} cannot be {value!r:.60}")
         try:
             return cls(**given)
@@ -88,6 +85,7 @@ class PhaseResult(Record):
     """Measurements after one phase."""
 
     nullable = ("quality",)
+    rows = {"candidates": list[CandidateRow]}  # noqa: RUF012
 
     phase: int
     accuracy: float  # percent over all classes seen; AP for detectors
@@ -97,9 +95,7 @@ class PhaseResult(Record):
     trained_images: int
     seconds: float
     parts: dict[str, float]  # seconds by kind of work
-    candidates: list[Json] = field(  # of the search, as in `plan --json`
-        default_factory=list, metadata={"json": list[CandidateRow]}
-    )
+    candidates: list[Json] = field(default_factory=list)  # of the search, as in `plan --json`
     report: Json = field(default_factory=dict)  # what the method has to say about the phase
     classes: int | None = None
     head_accuracy: float | None = None
@@ -117,6 +113,7 @@ class PhaseResult(Record):
 class RunResult(Record):
     """Result of a run: the last line of its results.jsonl."""
 
+    rows = {"volume_ratios": list[RatioRow]}  # noqa: RUF012
     nullable = ("quality", "mean_choice", "paper", "commit", "gpu", "first_phase_seconds")
 
     method: str
@@ -132,9 +129,7 @@ class RunResult(Record):
     budget: str
     quality_rule: str
     seed: int
-    volume_ratios: list[Json] = field(  # R_q by candidate and phase, and mean
-        default_factory=list, metadata={"json": list[RatioRow]}
-    )
+    volume_ratios: list[Json] = field(default_factory=list)  # R_q by candidate and phase, and mean
     codecs: list[str] = field(default_factory=list)  # of the images stored in each phase
     mean_choice: int | str | None = None  # the quality that R_q averaged over the phases chooses
     left_out: dict[str, str] = field(default_factory=dict)  # what has no R_q, and why
