@@ -16,17 +16,24 @@ from tests.conftest import jpeg
 
 
 def memories(folder: Path) -> list[Path]:
-    """One memory with boxes and notes, and one of other settings."""
+    """One memory with boxes, values and notes, one of other settings, and one of several."""
     boxed = ReplayMemory("20kB", "jpeg", 30)
     boxed.boxes = {"0/1": np.array([[0, 1, 8, 9, 1]], np.float32)}
     boxed.box_classes = ("cat", "dog")
     boxed.notes = {"skipped": ["a.jpg: damaged"], "select": "herding", "search": {"a": [1, 2]}}
-    boxed.add({label: [jpeg(10 * label + n, 95, 12, 12) for n in range(4)] for label in range(2)})
+    images = {label: [jpeg(10 * label + n, 95, 12, 12) for n in range(4)] for label in range(2)}
+    values = {"task": [1, 2, 3, 4], "logits": np.ones((4, 3), np.float32)}
+    boxed.add(images, values={0: values})
     plain = ReplayMemory("4/class", "webp", 30, accounting="file", original_bytes=900.0)
     plain.add({7: [jpeg(n) for n in range(5)]})
-    for number, memory in enumerate((boxed, plain)):
-        memory.save(folder / f"{number}.mrdc")
-    return [folder / "0.mrdc", folder / "1.mrdc"]
+    several = ReplayMemory("20kB", "jpeg@0.5", 30)
+    several.add({0: [jpeg(n, 95, 24, 24) for n in range(3)]})
+    several.quality = 60
+    several.extend(0, [jpeg(n, 95, 24, 24) for n in range(3, 6)])
+    made = {folder / f"{n}.mrdc": memory for n, memory in enumerate((boxed, plain, several))}
+    for path, memory in made.items():
+        memory.save(path)
+    return list(made)
 
 
 def use(path: Path, folder: Path) -> None:
@@ -42,6 +49,7 @@ def use(path: Path, folder: Path) -> None:
         memory = ReplayMemory.load(path)
         for index in range(len(memory)):
             memory.encoded(index)
+            memory[index]
         memory.save(folder / "again.mrdc")
     except MrdcError:
         pass

@@ -21,7 +21,9 @@ def path(tmp_path: Path) -> Path:
     memory = ReplayMemory("20kB", "jpeg", 30)
     memory.boxes = {"0/1": np.array([[0, 1, 8, 9, 1]], np.float32)}
     memory.box_classes = ("cat", "dog")
-    memory.add({label: [jpeg(10 * label + n, 95, 12, 12) for n in range(4)] for label in range(2)})
+    values = {0: {"task": [1, 2, 3, 4]}}
+    images = {label: [jpeg(10 * label + n, 95, 12, 12) for n in range(4)] for label in range(2)}
+    memory.add(images, values=values)
     memory.save(tmp_path / "a.mrdc")
     return tmp_path / "a.mrdc"
 
@@ -62,16 +64,26 @@ def without_sources(parts: Parts) -> None:
     parts.header["payload"]["data_offsets"] = [begin, begin + size]
 
 
+MANY = {"label": 0, "items": 10**8, "seen": 10**8, "duplicates": 0, "name": "0"}
 FORGERIES: list[tuple[Callable[[Parts], None], str]] = [
-    (in_meta("classes", 0, "items", 10**8), "the classes have 100,000,004 images, the index 8"),
+    (in_meta("classes", 0, MANY), "the classes have 100,000,004 images, the index 8"),
     (in_meta("classes", 0, "items", -1), "a class must have a label, items and duplicates"),
     (in_meta("classes", 0, "items", True), "a class must have a label, items and duplicates"),
     (in_meta("classes", 1, "label", 0), "two classes have the same label"),
     (in_meta("classes", 1, "label", 9), "the labels do not match the classes"),
     (in_meta("classes", 1, "name", 3), "a class must have a name"),
-    (in_meta("classes", 1, "quality", "x"), "a class has a wrong codec, quality or encoder"),
+    (in_meta("classes", 1, "seen", 3), "a class must have seen at least the images it holds"),
+    (in_meta("classes", 1, "seen", None), "a class must have seen at least the images it holds"),
     (in_meta("classes", {}), "classes must be a list of objects"),
-    (in_meta("encoder", "\x1b[31mred"), "encoder must be a short word"),
+    (in_meta("codec", "jpeg@7"), "codec must be a short word, perhaps with a scale"),
+    (in_meta("encodings", 3), "encodings must be a list"),
+    (in_meta("encodings", []), "an image refers to an encoding that is not one of 0"),
+    (in_meta("encodings", [3]), "an encoding must have a codec, a quality and an encoder"),
+    (in_meta("encodings", 0, "more", 3), "an encoding must have a codec, a quality and an encoder"),
+    (in_meta("encodings", 0, "codec", "jpeg@nan"), "an encoding has a wrong codec or quality"),
+    (in_meta("encodings", 0, "codec", "@0.5"), "an encoding has a wrong codec or quality"),
+    (in_meta("encodings", 0, "quality", "x"), "an encoding has a wrong codec or quality"),
+    (in_meta("encodings", 0, "encoder", "\x1b[31mred"), "an encoder must be a short word"),
     (in_meta("accounting", "\x1b]0;title\x07"), "accounting must be packed or file"),
     (in_meta("quality", 1.5), "quality must be a whole number or null"),
     (in_meta("notes", None), "notes must be an object"),
@@ -96,6 +108,10 @@ FORGERIES: list[tuple[Callable[[Parts], None], str]] = [
     (in_array("ranks", 2, 7), "the ranks of a class are not 0, 1, 2, ..."),
     (in_array("labels", 0, 1), "the labels do not match the classes"),
     (in_array("tables", 0, 5), "an image refers to a table that is not one of"),
+    (in_array("encodings", 0, 1), "an image refers to an encoding that is not one of 1"),
+    (in_array("encodings", 0, -1), "an image refers to an encoding that is not one of 1"),
+    (in_array("value_sizes", 0, 10**6), "the values beside an image take more bytes than there"),
+    (in_array("value_sizes", 0, -1), "the values beside an image take more bytes than there"),
     (in_array("kept", 0, 2), "an image is neither kept nor encoded"),
     (in_array("sources", 0, 0), "not as many sources as the 8 images"),
     (without_sources, "not as many sources as the 8 images"),

@@ -44,7 +44,7 @@ def coming(
             }
             for label, of_class in ranked.items()
         },
-        tables=[*([encoder.tables] if split else []), *(image.tables for image in encoded)],
+        tables=[encoder.tables] * split + [image.tables for image in encoded if encoder.packed],
         encodings=[*([encoder.encoding] if new else []), *(image.encoding for image in encoded)],
         values=any(item.values for item in items),
     )
