@@ -110,6 +110,9 @@ class Half:
     def __exit__(self, *error: object) -> None:
         self.file.close()
 
+    def fileno(self) -> int:
+        return self.file.fileno()
+
     def write(self, data: bytes) -> None:
         self.file.write(data[: max(8, len(data) // 2)])
         self.file.flush()

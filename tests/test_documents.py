@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-OTHERS = {"--tyro-print-completion", "--strict", "--adapters", "--photos"}  # in no help text
+OTHERS = {"--tyro-print-completion", "--strict", "--adapters", "--photos", "--cases", "--only"}
 TORCHRUN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint"}
 SLURM = {"--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--requeue"}
 

@@ -5,10 +5,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from mrdc.cli.verbs import VERBS
 from mrdc.detection.methods import SCENE_METHODS
 from mrdc.experiments.presets import preset_names, recipe_names, scene_recipe_names
 from mrdc.methods import METHODS
@@ -167,9 +169,11 @@ CODECS["slow"] = Slow()
 """
 
 
-def test_ctrl_c_leaves_nothing_behind(photos: Path, tmp_path: Path) -> None:
-    """In the middle of packing with a slow codec."""
+@pytest.mark.parametrize("signals", [["SIGINT"], ["SIGHUP"], ["SIGINT", "SIGTERM"]])
+def test_ctrl_c_leaves_nothing_behind(signals: list[str], photos: Path, tmp_path: Path) -> None:
+    """In the middle of packing with a slow codec; the second signal ends it without a word."""
     (tmp_path / "slow.py").write_text(SLOW)
+    paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     before = {path.name for path in tmp_path.iterdir()}
     command = [sys.executable, "-m", "mrdc", "pack", str(photos), "--budget", "1GB", "-o", "m"]
     flags = ["--plugin", "slow", "--codec", "slow", "--quality", "50"]
@@ -178,10 +182,46 @@ def test_ctrl_c_leaves_nothing_behind(photos: Path, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
     ) as process:
         until((tmp_path / "encoding").exists)
-        process.send_signal(signal.SIGINT)
+        for name in signals:
+            process.send_signal(getattr(signal, name))
+            time.sleep(0.1)
         _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "mrdc: interrupted: nothing was written\n")
+    allowed = ["mrdc: interrupted: nothing was written\n", ""][: len(signals)]
+    codes = [130, -signal.SIGTERM][: len(signals)]  # Python has no handlers while it shuts down
+    assert process.returncode in codes and err in allowed
     assert {path.name for path in tmp_path.iterdir()} == {*before, "encoding"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        ImportError("libtorch.so: failed to map segment from shared object"),
+    ],
+)
+def test_too_little_memory_is_one_line(
+    error: Exception, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is noticed."""
+
+    def fail(*arguments: object) -> int:
+        raise error
+
+    monkeypatch.setitem(VERBS, "list", fail)
+    assert "not enough memory" in cli.refused("list")
+
+
+def test_other_faults_are_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours keeps its traceback."""
+
+    def fail(*arguments: object) -> int:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setitem(VERBS, "list", fail)
+    with pytest.raises(RuntimeError, match="a fault"):
+        cli("list")

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from mrdc._utils.text import count, ratio, span
+from mrdc.cli.main import Screen
 from mrdc.memory.replay import ReplayMemory
 from tests.cli.conftest import FAST
 from tests.conftest import jpeg
@@ -140,6 +142,26 @@ def test_odd_bytes_in_names_do_not_reach_the_terminal(
         assert "\x1b[31m" not in cli.out
         assert cli("export", out, "-o", tmp_path / f"e{len(name)}") == 0
         os.rename(os.fsencode(photos) + b"/" + name, os.fsencode(photos) + b"/class0")
+
+
+def test_brackets_in_names_are_printed_as_they_are(photos: Path, tmp_path: Path, cli: Cli) -> None:
+    """Rich would take those of two names together, or of one, for markup or an emoji."""
+    (photos / "class0").rename(photos / "a[")
+    (photos / "class1").rename(photos / "[red]:smile:")
+    for stray in ("n.txt", "].txt"):
+        (photos / stray).touch()
+    assert cli("pack", photos, "--budget", "1MB", "-o", tmp_path / "[m]", *FAST) == 0
+    assert "Wrote" in cli.out and "[m]:" in cli.out and "].txt" in cli.out
+    assert cli("info", tmp_path / "[m]") == 0
+    assert "[red]:smile:  8 images" in cli.out
+    assert cli("report", photos) == 2
+
+
+def test_a_long_name_is_printed_at_once(cli: Cli) -> None:
+    """Highlighting would take half a minute."""
+    start = time.monotonic()
+    Screen().print("Ignored: " + "1" * 20_000)
+    assert time.monotonic() - start < 5
 
 
 # Refusals

@@ -78,6 +78,7 @@ def test_names_and_files(tmp_path: Path) -> None:
         ('recipe = "lucyr"', "did you mean 'lucir'"),
         ('recipe = "cub-6-lucir"', "unknown preset 'cub-6-lucir'"),
         ("recipe = ", "cannot be read as settings"),
+        pytest.param("a = " + "[" * 5000, "cannot be read as settings", id="deep"),
         ('recipe = "lucir"\nepochs = 3', "unknown setting in .*mine.toml 'epochs'"),
         ('recipe = "lucir"\n[train]\nepoch = 3', "did you mean 'epochs'"),
         ('recipe = "lucir"\n[memory.more]\nx = 3', "unknown setting in .* 'more'"),
@@ -165,6 +166,9 @@ def test_values_are_converted_to_the_type_of_their_field(hint: Any, value: Any, 
         (int, 4.5, "must be a whole number"),
         (int, True, "must be a whole number"),
         (int, float("inf"), "must be a whole number"),
+        (int, 10**400, "must be a whole number"),
+        (float, 10**400, "must be a number"),
+        (float, float("nan"), "must be a number"),
         (float, {}, "must be a number"),
         (bool, "true", "must be true or false"),
         (str, [1], "must be text"),
@@ -222,6 +226,12 @@ def test_unknown_places_are_refused(dotted: str, message: str) -> None:
 
 
 # Grids
+
+
+def test_a_deep_value_of_a_grid_is_text() -> None:
+    """It is then refused as any other text."""
+    with pytest.raises(UsageError, match="must be a whole number"):
+        at(BASE, "seed", "[" * 5000)
 
 
 def test_a_grid_has_axes_of_values() -> None:

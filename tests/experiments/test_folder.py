@@ -7,14 +7,35 @@ import types
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save
 
 from mrdc._utils.errors import CheckpointError, MrdcError, OutputError, UsageError
-from mrdc.experiments.folder import RESULTS, RunFolder, commits, last_line, open_events, rounded
+from mrdc.experiments.folder import (
+    PARTIAL,
+    RESULTS,
+    RunFolder,
+    commits,
+    finished,
+    last_line,
+    open_events,
+    rounded,
+)
 from mrdc.experiments.settings import flat
-from mrdc.nn.checkpoint import last_checkpoint
+from mrdc.nn.checkpoint import (
+    FORMAT,
+    Architecture,
+    Checkpoint,
+    digest,
+    last_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from mrdc.training.resume import Partial
+from tests.experiments.results import result
 from tests.processes import (
     FORK,
     MOMENTS,
@@ -290,3 +311,73 @@ def test_tensorboard_in_a_new_folder(
     monkeypatch.setattr("mrdc.experiments.classes.learn_classes", lambda *a, **b: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli("run", *tiny, "--out", tmp_path / "run", "--tensorboard", "--json")
+
+
+@pytest.mark.parametrize(
+    "line", [b"null", b"3", b"[]", b'"x"', b"[" * 5000, b"{}", b'{"event": 1}']
+)
+def test_a_strange_line_does_not_keep_a_run_from_finishing(line: bytes, tmp_path: Path) -> None:
+    """It is neither a result nor an event."""
+    path = tmp_path / RESULTS
+    path.write_bytes(b'{"event": "start", "commit": "abc"}\n' + line + b"\n")
+    assert commits(path) == "abc"
+    assert finished(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"accuracy": "x"},
+        {"accuracy": [None]},
+        {"memory": 3},
+        {"seconds": None},
+        {"volume_ratios": [{"codec": "jpeg"}]},
+        {"phases": 3, "method": 7},
+    ],
+)
+def test_a_damaged_result_counts_as_unfinished(damage: dict[str, Any], tmp_path: Path) -> None:
+    """The run then writes it again."""
+    (tmp_path / RESULTS).write_text(json.dumps(result().to_json()) + "\n")
+    assert finished(tmp_path) == result()
+    (tmp_path / RESULTS).write_text(json.dumps(result().to_json() | damage) + "\n")
+    assert finished(tmp_path) is None
+
+
+def test_a_damaged_checkpoint_inside_a_phase_is_not_used(
+    keeper: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The phase starts again, which changes no number."""
+    (keeper.path / PARTIAL).write_bytes(b"damaged")
+    assert keeper.load_partial(0) is None
+    assert "phase 0 starts again" in capsys.readouterr().err
+    write_checkpoint(keeper.path / PARTIAL, Checkpoint(None, {}, {"phase": 0, "epoch": "x"}))
+    assert keeper.load_partial(0) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"about": "[]"}, {"about": "["}, {"architecture": "3"}, {"architecture": '{"a": 1}'}]
+)
+def test_a_forged_checkpoint_is_refused(change: dict[str, str], tmp_path: Path) -> None:
+    """Even if its checksum is right."""
+    texts = {"format": FORMAT, "architecture": "null", "about": "{}"} | change
+    flat = {"model/weight": torch.ones(2)}
+    right = digest(flat, json.dumps(texts, sort_keys=True))
+    (tmp_path / "c").write_bytes(save(flat, {**texts, "sha256": right}))
+    with pytest.raises(CheckpointError, match="not a checkpoint of mrdc"):
+        read_checkpoint(tmp_path / "c")
+
+
+def test_a_changed_description_of_a_checkpoint_is_found(tmp_path: Path) -> None:
+    """The checksum covers it."""
+    write_checkpoint(tmp_path / "c", Checkpoint(None, {"a": {"b": torch.ones(2)}}, {"phase": 1}))
+    data = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").write_bytes(data.replace(b'phase\\": 1', b'phase\\": 2'))
+    with pytest.raises(CheckpointError, match="does not match its checksum"):
+        read_checkpoint(tmp_path / "c")
+
+
+def test_a_network_of_another_shape_is_refused() -> None:
+    """In one line, whatever torch says."""
+    made = Architecture("a", "Linear", 2, "7x7", 32)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="the checkpoint does not fit this network"):
+        Checkpoint(made, {}).network()

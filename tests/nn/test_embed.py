@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torchvision.models import get_model
 
 from mrdc._utils.errors import ImageError, UsageError
-from mrdc.data.photo import Photo
+from mrdc.data.photo import Photo, digest
 from mrdc.nn.embed import Embedder, as_embedder, embed, load_embedder
 from mrdc.nn.feature_cache import FeatureCache, open_cache
 from tests.conftest import CHEAP, jpeg, pixels, project
@@ -183,3 +185,23 @@ def test_refusals(name: str, weights: str | None, message: str, tmp_path: Path) 
     torch.save({"weight": Path("/")}, tmp_path / "code.pth")
     with pytest.raises(UsageError, match=message):
         load_embedder(name, tmp_path / weights if weights else None)
+
+
+def test_cached_features_of_another_width_are_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The images are embedded again."""
+    photos = [Photo(str(n), partial(jpeg, n)) for n in range(3)]
+    cache = FeatureCache(tmp_path, "key")
+    cache.put(digest(jpeg(1)), torch.ones(5))
+    found, _ = embed(photos, CHEAP, cache=cache)
+    cache.close()
+    assert found.equal(embed(photos, CHEAP)[0])
+    assert "the feature cache is damaged" in capsys.readouterr().err
+
+
+def test_a_network_without_a_linear_head_is_refused(tmp_path: Path) -> None:
+    """SqueezeNet classifies by a convolution."""
+    torch.save(get_model("squeezenet1_1", weights=None).state_dict(), tmp_path / "w.pt")
+    with pytest.raises(UsageError, match="squeezenet1_1 has no linear head"):
+        load_embedder("torchvision:squeezenet1_1", tmp_path / "w.pt")

@@ -106,3 +106,21 @@ def test_pack_replaces_memory_files_only_and_with_force(photos: Path, tmp_path: 
     assert audit(tmp_path / "a").problems == []
     with pytest.raises(OutputError, match="there is no folder"):
         packed(photos, tmp_path / "no" / "a")
+
+
+def test_a_path_that_another_process_takes_meanwhile_is_not_replaced(
+    photos: Path, tmp_path: Path
+) -> None:
+    """Both would say that they have written it."""
+    output = tmp_path / "m.mrdc"
+
+    def meanwhile(images: torch.Tensor) -> torch.Tensor:
+        if not output.exists():
+            memory = ReplayMemory("1MB", "jpeg", 50)
+            memory.add({0: [jpeg(0)]})
+            memory.save(output)
+        return project(images)
+
+    with pytest.raises(OutputError, match="exists; pass --force"):
+        packed(photos, output, Embedder(meanwhile, size=16))
+    assert len(ReplayMemory.load(output)) == 1

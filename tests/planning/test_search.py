@@ -3,9 +3,11 @@
 import math
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from mrdc.codec import CODECS
 from mrdc.codec.image import decode
@@ -15,7 +17,7 @@ from mrdc.nn.embed import embed
 from mrdc.planning.discrepancy import discrepancy
 from mrdc.planning.scan import scan
 from mrdc.planning.search import measure, quiet
-from mrdc.planning.selection import herding
+from mrdc.planning.selection import SELECTORS, Ranking, Seed, herding
 from mrdc.planning.volume import log_volume
 from tests.conftest import CHEAP, jpeg, make_photos
 from tests.planning.commands import Counting, packed, planned, settings
@@ -69,7 +71,7 @@ def test_ratio_against_a_slow_reference(photos: Path, pairing: str) -> None:
         )
         first, second = herding(before, 8), herding(after, 8)
         ranked = first if pairing == "paired" else second
-        assert order[label].tolist() == ranked.tolist()
+        assert list(order[label]) == ranked.tolist()
         held = len(memory.sources(label))
         differ |= set(first[:held]) != set(second[:held])
         logs.append(log_volume(after[ranked[:held]]) - log_volume(before[first[:held]]))
@@ -146,3 +148,25 @@ def test_more_images_than_dimensions_are_sampled(tmp_path: Path) -> None:
     assert rows[0].to_json()["sampled_classes"] == {"class0": said}
     ridge = planned(photos, budget="1MB", qualities=(50,), volume="ridge").candidates[1]
     assert ridge.quantity == 60 and ridge.sampled == {}
+
+
+@PAIRING
+def test_a_large_class_is_ranked_only_as_far_as_images_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairing: str
+) -> None:
+    """The same memory as with a full ranking, from the first ranks of each class."""
+    photos = make_photos(tmp_path / "photos", classes=2, images=30)
+    options: dict[str, Any] = {"pairing": pairing, "budget": "0.5/class", "qualities": (20,)}
+    whole = packed(photos, tmp_path / "whole.mrdc", **options).memory
+    asked: list[int] = []
+
+    def spy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
+        asked.append(count)
+        return herding(features, count)
+
+    monkeypatch.setitem(SELECTORS, "herding", spy)
+    monkeypatch.setattr("mrdc.planning.selection.GRAM_LIMIT", 5)
+    monkeypatch.setattr("mrdc._utils.lazy.FIRST", 2)
+    lazy = packed(photos, tmp_path / "lazy.mrdc", **options).memory
+    assert [lazy.sources(label) for label in range(2)] == [whole.sources(n) for n in range(2)]
+    assert min(asked) == 2 and (max(asked) < 30 or pairing == "independent")

@@ -1,5 +1,7 @@
 """Selectors against slow references and hand-worked cases."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -113,3 +115,14 @@ def test_dpp_greedy_takes_the_largest_determinant_each_time() -> None:
             volumes = [0.0] * 12  # all rows have length 1, so the first one wins
         ranking.append(int(np.argmax(volumes)))
     assert dpp_greedy(rows, 5).tolist() == ranking
+
+
+def test_greedy_dpp_takes_memory_for_the_rows_not_for_their_square() -> None:
+    """3,000 rows of 4 numbers span 4 dimensions; a factor of all rows would take 72 MB."""
+    features = np.random.default_rng(0).normal(size=(3000, 4))
+    tracemalloc.start()
+    ranking = dpp_greedy(features, 3000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sorted(ranking.tolist()) == list(range(3000))
+    assert peak < 5e6

@@ -1,10 +1,12 @@
 """Pages: what they show, what they leave out, and that they are self-contained."""
 
 import csv
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -311,3 +313,32 @@ def test_labels_of_points_do_not_overlap() -> None:
         axes.figure.draw_without_rendering()
         boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(box.count_overlaps([b for b in boxes if b is not box]) for box in boxes)
+
+
+def test_escapes_in_names_leave_the_svg_valid() -> None:
+    """XML forbids most control characters."""
+    figure = Figure("Names", "Names", [])
+    with drawn(figure) as axes:
+        line(axes, 0, [0, 1], [0, 1], "a\x1b[31m\x00")
+        legend(axes, 1)
+    assert ElementTree.fromstring(figure.svg) is not None
+
+
+def test_a_pipe_and_figures_of_others_are_refused(tmp_path: Path) -> None:
+    """Reading the pipe would wait for ever; figures without a page are not ours."""
+    os.mkfifo(tmp_path / "pipe.html")
+    (tmp_path / "page-figures").mkdir()
+    (tmp_path / "page-figures" / "a-1.svg").write_text("mine")
+    for name, message in (("pipe", "is not a page"), ("page", "remove it"), ("x" * 250, "longer")):
+        with pytest.raises(OutputError, match=message):
+            write_page(tmp_path / f"{name}.html", "T", [Section("a", "A", ["text"])], "Lead.")
+    assert (tmp_path / "page-figures" / "a-1.svg").read_text() == "mine"
+
+
+def test_cells_of_tables_are_no_formulas(tmp_path: Path) -> None:
+    """Spreadsheets would run them; numbers stay numbers."""
+    figure = Figure("F", "F", [["name", "value"], ["=1+1", -2.5], ["@x", "y"]])
+    figure.svg = "<svg/>"
+    write_page(tmp_path / "page.html", "T", [Section("a", "A", [figure])], "Lead.")
+    rows = (tmp_path / "page-figures" / "a-1.csv").read_text().splitlines()
+    assert rows == ["name,value", "'=1+1,-2.5", "'@x,y"]

@@ -88,11 +88,13 @@ def test_damage_is_reported(tmp_path: Path) -> None:
     with (run / "results.jsonl").open("ab") as file:
         file.write(b'{"event": "phase", "phase"\n{"event": "phase", "phase": 2}\n')
     found = read_run(run)
-    assert found.problems == [f"line {n} of results.jsonl cannot be read" for n in (5, 6)]
+    broken, lacking = found.problems
+    assert broken == "line 5 of results.jsonl cannot be read (not a JSON object)"
+    assert lacking.startswith("line 6 of results.jsonl cannot be read (not a PhaseResult: ")
     assert found.accuracy == [60.0, 50.0] and found.name == "lucir-mrdc"
     found = read_run(made(tmp_path / "lacking", events=[phase(0, 50), phase(2, 40)]))
     assert found.phases == [] and found.result is None and "lacks phases" in found.problems[0]
-    for text in ("{", "[]", "3", "{}"):
+    for text in ("{", "[]", "3", "{}", '{"settings": {"phases": "x"}}', "[" * 5000):
         (run / "config.json").write_text(text)
         found = read_run(run)
         assert found.phases == [] and "config.json cannot be read" in found.problems[0]

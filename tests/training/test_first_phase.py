@@ -143,7 +143,8 @@ def test_first_phase_depends_on_images_network_and_training(other: dict[str, Any
 
 # The cache
 
-CHECKPOINT = Checkpoint(None, {"model": {"x": torch.ones(4)}}, {"first_phase_images": 1})
+FIRST = {"first_phase_images": 1, "first_phase_seconds": 2.0}
+CHECKPOINT = Checkpoint(None, {"model": {"x": torch.ones(4)}}, FIRST)
 
 
 HOLD = """

@@ -68,3 +68,12 @@ class MissingError(MrdcError, ImportError):
 
 class SweepError(MrdcError, RuntimeError):
     """Some runs of a sweep failed; the others are kept."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error means too little memory for data, a thread or a library."""
+    texts = ("allocate memory", "start new thread", "out of memory", "bad_alloc", "map segment")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | ImportError | SystemError)
+        and any(text in str(error) for text in texts)
+    )

@@ -1,14 +1,19 @@
 """Write files completely or not at all, and find the cache folder."""
 
 import errno
+import glob
 import os
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from mrdc._utils.errors import OutputError
+
+LONGEST_NAME = 240  # bytes; file systems allow 255, and `beside` adds 14
+SETTLED = 60.0  # seconds after which a file has been locked by whoever writes it
 
 
 @contextmanager
@@ -22,6 +27,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         temporary = beside(path)
         try:
             with temporary.open("xb") as file:
+                try_lock(file)  # until it is complete, so that `sweep` knows it is being written
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -40,6 +46,12 @@ def beside(path: Path) -> Path:
     return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
 
 
+def check_name(path: Path) -> None:
+    """Refuse a name that leaves no room for that of a temporary file."""
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise OutputError(f"{str(path)[:60]}...: the name is longer than {LONGEST_NAME} bytes")
+
+
 @contextmanager
 def output_errors(path: Path) -> Iterator[None]:
     """Turn the system's refusal to write into an error that names the file."""
@@ -56,11 +68,42 @@ def output_errors(path: Path) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Make a new name last, where the file system can sync folders."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise OutputError(
+                f"{folder}: written, but the folder could not be synced ({error.strerror}): check "
+                "the disk"
+            ) from error
+
+
+def try_lock(file: IO[bytes], wait: bool = False) -> bool | None:
+    """Lock a file until it is closed: True, False if another has it, None without locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except (OSError, ImportError):  # the file system, or the operating system, has no locks
+        return None
+    return True
+
+
+def sweep(path: Path) -> None:
+    """Remove unfinished files for a path that killed processes have left."""
+    with suppress(OSError):
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            with suppress(OSError), left.open("rb") as file:
+                settled = time.time() - left.stat().st_mtime > SETTLED
+                if settled and try_lock(file):
+                    left.unlink()
 
 
 def cache_folder() -> Path:

@@ -31,6 +31,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def harmless(cell: object) -> object:
+    """A cell of a CSV that spreadsheets do not take for a formula."""
+    formula = isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r")
+    return f"'{cell}" if formula else cell
+
+
 def count(number: float, what: str) -> str:
     """Format a number of things: 1 class, 2 classes."""
     plural = what if number == 1 else what + ("es" if what.endswith(("s", "x")) else "s")

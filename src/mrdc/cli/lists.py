@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from mrdc.cli.tables import table
+from mrdc.cli.tables import styled, table
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
 from mrdc.data.splits import KINDS
@@ -53,7 +53,7 @@ def listing(console: Console, found: dict[str, list[str]], what: str | None = No
             more = len(entries) - len(recipes)
             entries = [*recipes, f"and {more} with data and phases (`mrdc list presets`)"]
         if entries:
-            console.print(f"[bold]{kind}[/bold]  {', '.join(entries)}")
+            console.print(styled((kind, "bold"), f"  {', '.join(entries)}"))
 
 
 def presets(console: Console, names: list[str]) -> None:

@@ -6,30 +6,39 @@ import os
 import sys
 import warnings
 from contextlib import suppress
+from typing import Any
 
 import tyro
 from rich.console import Console
 
 from mrdc import __version__
-from mrdc._utils.errors import ImageError, MrdcError, RanksError, UsageError
+from mrdc._utils.errors import ImageError, MrdcError, RanksError, UsageError, lacks_memory
 from mrdc._utils.extras import missing
 from mrdc._utils.ranks import FAILED, LOST, ranks
 from mrdc._utils.registry import import_plugins
 from mrdc._utils.text import printable
 from mrdc.cli import verbs
 from mrdc.cli.commands import COMMANDS
+from mrdc.cli.tables import plain
 
 PIPE_WIDTH = 160  # columns of output to a file or a pipe
+NO_MEMORY = "not enough memory, or too many threads: lower --threads, or free some memory"
 NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class Screen(Console):
-    """A console whose reader may go away; files and pipes get room for long names."""
+    """A console for plain text, whose reader may go away; long names get room in files and pipes.
+
+    Strings are printed as they are: no markup, and no highlighting, which is slow for long names.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(markup=False, highlight=False, emoji=False)
         if not self.is_terminal and "COLUMNS" not in os.environ:
             self.width = PIPE_WIDTH
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(plain(o) if isinstance(o, str) else o for o in objects), **options)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -37,7 +46,7 @@ class Screen(Console):
 
 def main(arguments: list[str] | None = None) -> int:
     """The command `mrdc`; returns its exit code."""
-    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # we refuse it
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # they do not name the file
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -64,6 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone
         _silence()
         return 0
+    except (MemoryError, RuntimeError, ImportError, SystemError) as error:
+        if not lacks_memory(error):
+            raise
+        return _fail(NO_MEMORY, 2)
     except OSError as error:
         _silence()
         unnamed = "standard output" if error.errno in NO_WRITING else "the system"

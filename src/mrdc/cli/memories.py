@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
-from mrdc._utils.text import MORE, count, ratio, size, small_number, span
-from mrdc.cli.tables import clean, remarks, some, table
+from mrdc._utils.text import MORE, count, printable, ratio, size, small_number, span
+from mrdc.cli.tables import plain, remarks, some, styled, table
 from mrdc.memory.file import MemoryFile
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def plan(console: Console, found: "Plan") -> None:
         style = "bold green" if candidate.verdict == "chosen" else ""
         rows.add_row(*cells, candidate.verdict.partition(":")[0], style=style)
     console.print(rows)
-    console.print(f"[bold]{escape(found.sentence())}[/bold]")
+    console.print(plain(found.sentence(), "bold"))
     remarks(console, found.skipped, found.ignored)
     out = dict.fromkeys(f"{n}: {why}" for c in found.candidates for n, why in c.excluded.items())
     if out:
@@ -82,8 +81,9 @@ def packed(console: Console, result: "Packed") -> None:
     counts = about["per_class"]
     setting = "" if about["quality"] is None else f" {about['quality']}"
     console.print(
-        f"Wrote {clean(about['path'])}: {about['items']:,} of {count(about['images'], 'image')}, "
-        f"{count(about['classes'], 'class')} ({span(counts['fewest'], counts['most'])} each), as "
+        f"Wrote {printable(about['path'])}: {about['items']:,} of "
+        f"{count(about['images'], 'image')}, {count(about['classes'], 'class')} "
+        f"({span(counts['fewest'], counts['most'])} each), as "
         f"{about['codec']}{setting}; {size(about['payload_bytes'])} of images, "
         f"{size(about['file_bytes'])} of file"
     )
@@ -109,12 +109,12 @@ def packed(console: Console, result: "Packed") -> None:
 def edited(console: Console, result: "Edited") -> None:
     about = result.to_json()
     console.print(
-        f"Wrote {clean(about['path'])}: {count(about['items'], 'image')} (before: "
+        f"Wrote {printable(about['path'])}: {count(about['items'], 'image')} (before: "
         f"{about['items_before']:,}) of {count(about['classes'], 'class')}; "
         f"{size(about['payload_bytes'])} of images, {size(about['file_bytes'])} of file"
     )
     if about.get("removed"):
-        console.print(f"Removed {clean(', '.join(about['removed']))}")
+        console.print(f"Removed {printable(', '.join(about['removed']))}")
     if "offered" in about:
         console.print(f"{count(about['offered'], 'image')} offered")
     console.print(budget_line(about["budget"], about["items"]))
@@ -146,7 +146,7 @@ def about(file: MemoryFile) -> dict[str, Any]:
 
 def info(console: Console, found: dict[str, Any]) -> None:
     counts = [entry["items"] for entry in found["classes"]]
-    console.print(f"[bold]{clean(found['path'])}[/bold]")
+    console.print(plain(printable(found["path"]), "bold"))
     rows = table("<", "<")
     rows.show_header = False
     classes = found["box_classes"]
@@ -155,11 +155,11 @@ def info(console: Console, found: dict[str, Any]) -> None:
     if counts and not classes:
         rows.add_row("per class", span(min(counts), max(counts)))
     if classes:
-        shown = clean(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
+        shown = printable(", ".join(classes[:MORE])) + (", ..." if len(classes) > MORE else "")
         rows.add_row("boxes", f"{found['boxes']:,} of {count(len(classes), 'class')} ({shown})")
     for entry in found["encodings"]:
         quality = "" if entry["quality"] is None else f" {entry['quality']}"
-        rows.add_row("codec", f"{entry['codec']}{quality} by {clean(entry['encoder'])}")
+        rows.add_row("codec", f"{entry['codec']}{quality} by {printable(entry['encoder'])}")
     rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
     rows.add_row("image bytes", f"{found['payload_bytes']:,}")
     bound = " (what the budget bounds)" if found["whole_file"] else ""
@@ -168,10 +168,10 @@ def info(console: Console, found: dict[str, Any]) -> None:
     rows.add_row("sha256", found["sha256"])
     for name in ("select", "embed"):
         if found["notes"].get(name):
-            rows.add_row(name, clean(str(found["notes"][name])))
+            rows.add_row(name, printable(str(found["notes"][name])))
     console.print(rows)
     for entry in found["classes"][:MORE]:
-        line = f"  {entry['label']}  {clean(entry['name'])}  {count(entry['items'], 'image')}"
+        line = f"  {entry['label']}  {printable(entry['name'])}  {count(entry['items'], 'image')}"
         console.print(line)
     if len(counts) > MORE:
         console.print(f"  and {count(len(counts) - MORE, 'more class')} (--json lists them)")
@@ -187,7 +187,7 @@ def audit(console: Console, found: "Audit") -> None:
         f"{found.file_bytes:,} of file, budget {found.budget_bytes:,}"
     )
     if found.problems:
-        bad = f"[bold red]{count(len(found.problems), 'problem')}[/bold red]"
-        console.print(bad + some(found.problems))
+        bad = count(len(found.problems), "problem")
+        console.print(styled((bad, "bold red"), some(found.problems)))
     else:
-        console.print("[bold green]Sound:[/bold green] every byte and checksum is right.")
+        console.print(styled(("Sound:", "bold green"), " every byte and checksum is right."))

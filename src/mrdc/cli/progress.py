@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mrdc._utils.text import count, learned
+from mrdc._utils.text import count, learned, printable
 
 LINE_SECONDS = 30.0  # between plain lines
 
@@ -44,7 +44,7 @@ class Ticker:
 def stages(silent: bool) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
     """Progress of `plan`, `pack`, `audit` and `export`, one bar per stage."""
     console = Console(stderr=True)
-    name_and_bar = (TextColumn("{task.description}"), BarColumn())
+    name_and_bar = (TextColumn("{task.description}", markup=False), BarColumn())
     columns = (*name_and_bar, MofNCompleteColumn(), TimeRemainingColumn())
     plain, ticker = not console.is_terminal, Ticker()
     with Progress(*columns, console=console, disable=silent or plain, transient=True) as bars:
@@ -72,9 +72,9 @@ class RunProgress:
         console = Console(stderr=True)
         self.silent, self.plain = silent, not console.is_terminal
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[info]}"),
+            TextColumn("{task.fields[info]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
@@ -175,4 +175,4 @@ class SweepProgress:
             line = f"{score}, {outcome.seconds:.0f} s"
             if outcome.in_training:
                 line += f"; warning: {learned(outcome.in_training)}"
-        say(f"[{number}] {name}: {line}")
+        say(printable(f"[{number}] {name}: {line}"))

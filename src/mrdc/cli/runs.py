@@ -3,11 +3,10 @@
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from mrdc._utils.text import count, learned, ratio, small_number
-from mrdc.cli.tables import clean, remarks, some, table
+from mrdc._utils.text import count, learned, printable, ratio, small_number
+from mrdc.cli.tables import plain, remarks, some, styled, table
 from mrdc.experiments.pairs import Difference
 from mrdc.planning.settings import SYMBOLS
 from mrdc.training.results import RunResult
@@ -24,9 +23,10 @@ SCENE_SCORES = {"AP": "ap", "+-": "ap_deviation", "AP50": "ap50", "AP75": "ap75"
 
 def run(console: Console, found: RunResult) -> None:
     synthetic = " (synthetic)" if found.synthetic else ""
-    console.print(f"[bold]{clean(found.name)}[/bold] on {clean(found.data)}{synthetic}")
+    data = printable(found.data)
+    console.print(styled((printable(found.name), "bold"), f" on {data}{synthetic}"))
     if found.in_training:
-        line = f"[yellow]Warning:[/yellow] {escape(learned(found.in_training))}"
+        line = styled(("Warning:", "yellow"), f" {learned(found.in_training)}")
         console.print(line, soft_wrap=True)
     if found.ap is None:
         columns = zip(found.sizes or [], found.accuracy, found.head_accuracy or [], strict=True)
@@ -43,22 +43,21 @@ def run(console: Console, found: RunResult) -> None:
     volumes(console, found)
     kept(console, found)
     published = f" (the paper: {found.paper:.2f})" if found.paper else ""
-    where = f"{found.seconds:.0f} s; {clean(found.folder)}"
+    where = f"{found.seconds:.0f} s; {printable(found.folder)}"
     if found.ap and found.ap50 and found.ap75:
         each = {n: "-" if v is None else f"{v:.1f}" for n, v in (found.by_class or {}).items()}
-        console.print("AP by class: " + ", ".join(f"{clean(n)} {v}" for n, v in each.items()))
-        console.print(
-            f"[bold]AP {found.ap[-1]:.2f}, AP50 {found.ap50[-1]:.2f}, AP75 {found.ap75[-1]:.2f}"
-            f"[/bold]{published}, {where}"
-        )
+        console.print("AP by class: " + ", ".join(f"{printable(n)} {v}" for n, v in each.items()))
+        last = f"AP {found.ap[-1]:.2f}, AP50 {found.ap50[-1]:.2f}, AP75 {found.ap75[-1]:.2f}"
+        console.print(styled((last, "bold"), f"{published}, {where}"))
         if found.dropped:
             console.print(f"Left out: {count(found.dropped, 'box')} below 1 pixel")
     else:
-        console.print(
-            f"[bold]Averaged incremental accuracy {found.average_incremental_accuracy:.2f} %"
-            f"[/bold]{published}, forgetting {found.average_forgetting:.2f} (initial classes "
-            f"{found.initial_forgetting:.2f}), {where}"
+        mean = f"Averaged incremental accuracy {found.average_incremental_accuracy:.2f} %"
+        forgetting = (
+            f"forgetting {found.average_forgetting:.2f} (initial classes "
+            f"{found.initial_forgetting:.2f})"
         )
+        console.print(styled((mean, "bold"), f"{published}, {forgetting}, {where}"))
     if found.held_out:
         console.print("The data has no test images: some training images were set aside.")
     remarks(console, found.skipped, found.ignored or [])
@@ -107,7 +106,7 @@ def kept(console: Console, found: RunResult) -> None:
     if held.budget_bytes:
         console.print(
             f"Memory: {held.items:,} images as {', '.join(dict.fromkeys(names))}, "
-            f"{held.bytes:,} of {held.budget_bytes:,} bytes ({clean(found.budget)})"
+            f"{held.bytes:,} of {held.budget_bytes:,} bytes ({printable(found.budget)})"
         )
     if held.parameter_bytes:
         charged = "charged" if found.strict_budget else "not charged"
@@ -116,7 +115,7 @@ def kept(console: Console, found: RunResult) -> None:
             f"({charged} to the budget; --memory.strict-budget charges them)"
         )
     for what, value in found.report.items():
-        console.print(clean(f"{what.replace('_', ' ')}: {in_words(value)}"))
+        console.print(printable(f"{what.replace('_', ' ')}: {in_words(value)}"))
 
 
 def in_words(value: Any) -> str:
@@ -133,16 +132,17 @@ def in_words(value: Any) -> str:
 def sweep(console: Console, found: dict[str, Any]) -> None:
     if found["table"]:
         reached(console, found["table"])
-    console.print(f"{count(len(found['runs']), 'run')} in {clean(found['folder'])}")
+    console.print(f"{count(len(found['runs']), 'run')} in {printable(found['folder'])}")
     for run in found["failed"]:
-        why = f"[yellow]Failed:[/yellow] {clean(run['folder'])}: {clean(run['error'])}"
+        what = f" {printable(run['folder'])}: {printable(run['error'])}"
+        why = styled(("Failed:", "yellow"), what)
         console.print(why, soft_wrap=True)
 
 
 def reached(console: Console, rows: list[dict[str, Any]]) -> tuple[str, list[str]]:
     """Print scores and accuracy by phase; returns the title and the names of the rows."""
     axes = list(rows[0])[: list(rows[0]).index("runs")]
-    names = [", ".join(clean(str(row[axis])) for axis in axes) for row in rows]
+    names = [", ".join(printable(str(row[axis])) for axis in axes) for row in rows]
     title = f"{', '.join(axes)}<"
     console.print(scores(title, names, rows))
     console.print("Accuracy after each phase, %:" if "ap" not in rows[0] else "AP by phase:")
@@ -155,7 +155,7 @@ def reached(console: Console, rows: list[dict[str, Any]]) -> tuple[str, list[str
 
 
 def study(console: Console, found: dict[str, Any]) -> None:
-    console.print(f"[bold]{found['title']}[/bold]\n{found['question']}")
+    console.print(styled((found["title"], "bold"), f"\n{found['question']}"))
     rows = found["table"]
     title, names = reached(console, rows)
     if any(row["volume_ratio"] is not None for row in rows):
@@ -163,18 +163,18 @@ def study(console: Console, found: dict[str, Any]) -> None:
         made = table(title, "quality", "R_q", "R_q picks")
         for name, row in zip(names, rows, strict=True):
             known = "" if row["volume_ratio"] is None else ratio(row["volume_ratio"])
-            made.add_row(name, clean(", ".join(row["quality"])), known, ", ".join(row["picks"]))
+            made.add_row(name, printable(", ".join(row["quality"])), known, ", ".join(row["picks"]))
         console.print(made)
     differences(console, title, names, rows)
     if "regret" in found:
         regret(console, found["regret"])
     if found["answer"]:
-        console.print(f"[bold]{clean(found['answer'])}[/bold]")
+        console.print(plain(found["answer"], "bold"))
     if found["paper"]:
         console.print("The paper:")
         (first, *columns), *published = ([*map(str, row)] for row in found["paper"])
         console.print(table(f"{first}<", *columns, rows=published))
-    console.print(f"{count(len(found['runs']), 'run')}; the page: {clean(found['page'])}")
+    console.print(f"{count(len(found['runs']), 'run')}; the page: {printable(found['page'])}")
 
 
 def regret(console: Console, found: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ def regret(console: Console, found: dict[str, Any]) -> None:
     made = table("setting<", "seed", "best<", *(f"{rule}<" for rule in rules))
     for row in found["grids"]:
         picks = [(row[rule]["pick"] or "?").removeprefix("jpeg ") for rule in rules]
-        made.add_row(clean(row["setting"]), str(row["seed"]), row["best"], *picks)
+        made.add_row(printable(row["setting"]), str(row["seed"]), row["best"], *picks)
     console.print(made)
 
 

@@ -18,10 +18,9 @@ from rich.console import Console
 from mrdc._utils.errors import SweepError, UsageError
 from mrdc._utils.ranks import rank, ranks
 from mrdc._utils.registry import lookup
-from mrdc._utils.text import count
+from mrdc._utils.text import count, printable
 from mrdc.cli import commands, lists, memories, runs
 from mrdc.cli.progress import RunProgress, SweepProgress, stages
-from mrdc.cli.tables import clean
 from mrdc.data import check_source
 from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.config import named
@@ -106,7 +105,7 @@ def export(command: commands.ExportCommand, console: Console) -> int:
     file = MemoryFile(command.memory)
     with stages(command.json) as progress:
         written = export(file, command.output, command.format, progress("exporting", len(file)))
-    line = f"Wrote {count(written, 'image')} to {clean(str(command.output))}"
+    line = f"Wrote {count(written, 'image')} to {printable(str(command.output))}"
     result = {"output": str(command.output), "items": written}
     return answer(command.json, result, lambda: console.print(line))
 
@@ -138,7 +137,7 @@ def report(command: commands.ReportCommand, console: Console) -> int:
 
     found = write_report(command.runs, command.output, title=command.title)
     written = {"output": str(command.output), "runs": [str(one.path) for one in found]}
-    line = f"Wrote {clean(str(command.output))} about {count(len(found), 'run')}"
+    line = f"Wrote {printable(str(command.output))} about {count(len(found), 'run')}"
     return answer(command.json, written, lambda: console.print(line))
 
 

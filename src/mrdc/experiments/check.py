@@ -21,6 +21,7 @@ from mrdc.training.exemplars import fixed_quality
 from mrdc.training.settings import RunSettings
 
 Listener = Callable[[str, dict[str, Any]], None]
+MOST_LR = 1e6  # float32 overflows far above
 NAMED = 5  # unreadable images that an error lists
 
 
@@ -36,8 +37,10 @@ def check(settings: AnySettings) -> None:
     )
     if settings.train.momentum >= 1:
         raise UsageError(f"--train.momentum must be below 1, got {settings.train.momentum}")
-    if not 0 < settings.train.lr < math.inf:
-        raise UsageError(f"--train.lr must be above 0 and finite, got {settings.train.lr}")
+    if not 0 < settings.train.lr <= MOST_LR:
+        raise UsageError(
+            f"--train.lr must be above 0 and at most {MOST_LR:g}, got {settings.train.lr}"
+        )
     if settings.tensorboard and find_spec("tensorboard") is None:
         raise UsageError("--tensorboard needs tensorboard: pip install '.[tensorboard]'")
     parse_budget(settings.memory.budget, original_bytes=1.0)

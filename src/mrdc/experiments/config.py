@@ -1,6 +1,7 @@
 """Settings from a name or a TOML file, with single values changed."""
 
 import json
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
@@ -29,7 +30,7 @@ def named(name: str) -> Named:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{name}: cannot be read as settings ({error})") from None
     if not isinstance(values, dict) or not isinstance(values.get("recipe"), str):
         raise UsageError(f'{name}: needs recipe = "lucir-mrdc" or another from `mrdc list`')
@@ -78,6 +79,7 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
         return tuple(fitted(choices[0], entry, where) for entry in many)
     names = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = number and abs(value) <= sys.float_info.max  # neither infinite nor absurd
     if hint is bool and isinstance(value, bool):
         return value
     if hint is int and number and float(value).is_integer():
@@ -102,7 +104,7 @@ def _parsed(text: str) -> Any:
     """A number, true or false; else the text."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, (int, float)) else text
 

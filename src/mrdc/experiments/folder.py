@@ -7,7 +7,6 @@ memory-00.mrdc         the memory after the last phase
 partial.safetensors    the network in the middle of a phase
 """
 
-import fcntl
 import json
 import os
 import sys
@@ -16,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
-from mrdc._utils.errors import CheckpointError, MrdcError, OutputError, UsageError
-from mrdc._utils.files import cache_folder, output_errors, whole_file
+from mrdc._utils.errors import CheckpointError, DataError, MrdcError, OutputError, UsageError
+from mrdc._utils.files import cache_folder, output_errors, try_lock, whole_file
+from mrdc._utils.typed import fits
 from mrdc.experiments.check import Checked, Listener
 from mrdc.experiments.settings import flat
 from mrdc.memory.audit import audit
@@ -30,6 +30,20 @@ from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper, Partial, Saved, Share
 
 CONFIG, RESULTS, PARTIAL = "config.json", "results.jsonl", "partial.safetensors"
+
+
+class PartialAbout(TypedDict):
+    """What a checkpoint in the middle of a phase says about it."""
+
+    phase: int
+    epoch: int
+
+
+class FirstPhase(TypedDict):
+    """What a shared first phase says about it."""
+
+    first_phase_seconds: float
+    first_phase_images: int
 
 
 @dataclass(frozen=True)
@@ -128,9 +142,10 @@ class RunFolder(Keeper):
         path = last_checkpoint(self.path)
         if path is None:
             return None
-        checkpoint = read_checkpoint(path)
-        phase = checkpoint.about["phase"]
-        if not checkpoint.about["memory"]:
+        checkpoint, phase = read_checkpoint(path), int(path.stem.removeprefix("phase-"))
+        if checkpoint.about.get("phase") != phase:
+            raise CheckpointError(f"{path}: not the checkpoint of phase {phase}")
+        if not checkpoint.about.get("memory"):
             return Saved(phase, checkpoint, None)
         held = self.path / f"memory-{phase:02d}.mrdc"
         problems = audit(held).problems
@@ -153,9 +168,14 @@ class RunFolder(Keeper):
         path = self.path / PARTIAL
         if not path.exists():
             return None
-        checkpoint = read_checkpoint(path)
-        epoch = checkpoint.about["epoch"]
-        return Partial(phase, epoch, checkpoint) if checkpoint.about["phase"] == phase else None
+        try:
+            checkpoint = read_checkpoint(path)
+        except CheckpointError as error:
+            print(f"mrdc: {error}: phase {phase} starts again", file=sys.stderr)
+            return None
+        about = checkpoint.about
+        known = fits(about, PartialAbout) and about["phase"] == phase
+        return Partial(phase, about["epoch"], checkpoint) if known else None
 
     def save_partial(self, partial: Callable[[], Partial], now: bool = False) -> None:
         if not now and time.monotonic() - self._last < self.every:
@@ -175,13 +195,17 @@ class RunFolder(Keeper):
             yield None, lambda checkpoint: None
             return
         file = folder / f"{key()}.safetensors"
-        with file.with_suffix(".lock").open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with file.with_suffix(".lock").open("wb") as held:
+            if not try_lock(held, wait=True):
+                yield None, lambda checkpoint: None
+                return
             for left in folder.glob(f".{file.name}.*.tmp"):  # left by killed processes
                 left.unlink(missing_ok=True)
             found = None
             with suppress(CheckpointError):
                 found = read_checkpoint(file) if file.exists() else None
+            if found is not None and not fits(found.about, FirstPhase):
+                found = None
 
             def share(checkpoint: Checkpoint) -> None:
                 try:
@@ -206,11 +230,12 @@ class RunFolder(Keeper):
 def lock(path: Path, why: str) -> IO[bytes]:
     """Lock a file until it is closed or this process ends."""
     file = path.open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    locked = try_lock(file)
+    if locked is False:
         file.close()
-        raise UsageError(why) from None
+        raise UsageError(why)
+    if locked is None:
+        print(f"mrdc: {path}: cannot be locked here: run one process at a time", file=sys.stderr)
     return file
 
 
@@ -228,29 +253,34 @@ def last_line(path: Path) -> dict[str, Any] | None:
         return None
     lines = path.read_bytes().splitlines(keepends=True)
     whole = [line for line in lines if line.endswith(b"\n")]
+    return parse_line(whole[-1]) if whole else None
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """A line of a results file; None if it is damaged."""
     try:
-        found = json.loads(whole[-1]) if whole else None
-    except ValueError:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def commits(path: Path) -> str | None:
     """Commits the run was started and resumed with; None if unknown."""
-    found = []
-    for line in path.read_bytes().splitlines():
-        with suppress(ValueError):  # a damaged line, which the report mentions
-            event = json.loads(line)
-            found += [event.get("commit")] if event.get("event") == "start" else []
-    return ", then ".join(dict.fromkeys(commit for commit in found if commit)) or None
+    events = [parse_line(line) or {} for line in path.read_bytes().splitlines()]
+    found = [event.get("commit") for event in events if event.get("event") == "start"]
+    return ", then ".join(dict.fromkeys(c for c in found if c and isinstance(c, str))) or None
 
 
 def finished(path: Path) -> RunResult | None:
-    """The result of a run folder, if the run is finished."""
+    """The result of a run folder; None if the run is unfinished, or its result damaged."""
     line = last_line(path / RESULTS)
     if line is None or "average_incremental_accuracy" not in line:
         return None
-    return RunResult.from_json(line)
+    try:
+        return RunResult.from_json(line)
+    except DataError:  # the run writes it again
+        return None
 
 
 def read_kept(path: Path) -> Kept | None:
@@ -261,8 +291,11 @@ def read_kept(path: Path) -> Kept | None:
     try:
         config = json.loads(file.read_text())
         names = ("skipped", "skipped_train", "skipped_test", "in_training")
-        return Kept(dict(config["settings"]), Checked(*(config.get(n, []) for n in names)))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        lists = [config.get(name, []) for name in names]
+        if not fits(lists, list[list[str]]):
+            raise ValueError("not lists of names")
+        return Kept(dict(config["settings"]), Checked(*lists))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
         raise OutputError(f"{file}: not the config of a run; choose another --out") from None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mrdc import __version__
-from mrdc._utils.errors import DataError, TrainingError
+from mrdc._utils.errors import DataError, TrainingError, lacks_memory
 from mrdc._utils.ranks import ranks
 from mrdc.distributed.group import world
 from mrdc.experiments.check import Checked, Listener, check
@@ -109,8 +109,7 @@ def memory_errors() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not lacking and "can't allocate memory" not in str(error):
+        if not lacks_memory(error):
             raise
         raise TrainingError(
             "not enough memory: lower --train.batch-size or the size of images, in another --out"

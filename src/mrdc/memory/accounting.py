@@ -1,10 +1,11 @@
 """What a memory's budget leaves for images, after everything else that it bounds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mrdc import __version__
+from mrdc._utils.lazy import unordered
 from mrdc.memory.budget import Budget
 from mrdc.memory.classes import encodings_in_use, has_values, tables_in_use
 from mrdc.memory.contents import Contents
@@ -23,10 +24,13 @@ class Coming:
 
 
 def coming(
-    memory: Contents, ranked: Mapping[int, list[Item]], seen: Mapping[int, int], encoder: Encoder
+    memory: Contents,
+    ranked: Mapping[int, Sequence[Item]],
+    seen: Mapping[int, int],
+    encoder: Encoder,
 ) -> Coming:
     """Upper bounds for classes that are about to hold some of the ranked images."""
-    items = [item for of_class in ranked.values() for item in of_class]
+    items = [item for of_class in ranked.values() for item in unordered(of_class)]
     encoded = [item for item in items if isinstance(item, Encoded)]
     new = len(encoded) < len(items)
     split = new or any(not image.tables and not image.kept for image in encoded)
@@ -40,7 +44,7 @@ def coming(
             }
             for label, of_class in ranked.items()
         },
-        tables=[*([encoder.tables] if split else []), *(image.tables for image in encoded)],
+        tables=[encoder.tables] * split + [image.tables for image in encoded if encoder.packed],
         encodings=[*([encoder.encoding] if new else []), *(image.encoding for image in encoded)],
         values=any(item.values for item in items),
     )

@@ -12,7 +12,7 @@ import numpy as np
 from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.threads import ordered, workers
 from mrdc.data.photo import to_pixels
-from mrdc.memory.file import MemoryFile, box_problems
+from mrdc.memory.file import MemoryFile
 from mrdc.memory.values import unpack
 
 
@@ -33,7 +33,7 @@ class Audit:
 def audit(
     path: str | os.PathLike[str], progress: Callable[[int], None] = lambda count: None
 ) -> Audit:
-    """Check index, budget and ranks of a memory file, and decode every image."""
+    """Check the index and the budget of a memory file, and decode every image."""
     path = Path(path)
     if not path.is_file():
         raise MemoryFileError(f"{path}: no such memory file")
@@ -55,22 +55,11 @@ def audit(
 
 
 def _index_problems(file: MemoryFile) -> list[str]:
-    """Problems of an index whose checksum is right."""
+    """Problems of an index that opening the file does not look for."""
     arrays, problems = file.arrays, []
-    offsets = arrays["offsets"]
-    if offsets[0] != 0 or offsets[-1] != arrays["payload"].nbytes or (np.diff(offsets) <= 0).any():
-        problems.append("images do not cover the payload end to end")
-    counts = [entry["items"] for entry in file.meta["classes"]]
-    labels = np.repeat([entry["label"] for entry in file.meta["classes"]], counts)
-    ranks = np.array([rank for count in counts for rank in range(count)])
-    if not np.array_equal(arrays["labels"], labels) or not np.array_equal(arrays["ranks"], ranks):
-        problems.append("labels and ranks do not match the classes")
     pairs = np.column_stack([arrays["labels"], arrays["digests"]])
     if len(np.unique(pairs, axis=0)) != len(pairs):
         problems.append("a class holds the same image twice")
-    if "boxes" in arrays:
-        counted, rows = arrays["box_counts"], arrays["boxes"]
-        problems += box_problems(counted, rows, file.sources, len(file.box_classes))
     return problems
 
 

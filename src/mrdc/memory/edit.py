@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
+from mrdc._utils.files import check_name, sweep
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
 from mrdc.memory.encode import Item
@@ -44,6 +45,8 @@ def check_output(path: Path, force: bool) -> None:
     """Refuse, before any work, to replace something that is not a memory file."""
     if not path.parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}")
+    check_name(path)
+    sweep(path)
     if not path.exists() and not path.is_symlink():
         return
     try:
@@ -57,6 +60,7 @@ def check_output(path: Path, force: bool) -> None:
 def check_target(path: Path, output: Path | None, force: bool) -> Path:
     """Where a changed file goes: its own path, or an output that may be written."""
     if output is None or output.absolute() == path.absolute():
+        sweep(path)
         return path
     check_output(output, force)
     return output
@@ -120,7 +124,7 @@ def merge(paths: Sequence[Path], output: Path, budget: str | None, force: bool) 
     memories = [ReplayMemory.load(path) for path in paths]
     merged = _like(memories[0], output.parent)
     merged.notes = {"merged": [path.name for path in paths]}
-    ranked: dict[str, list[Item]] = {}
+    ranked: dict[str, Sequence[Item]] = {}
     seen: dict[str, int] = {}
     for path, memory in zip(paths, memories, strict=True):
         take_boxes(merged, memory.boxes, memory.box_classes, str(path))
@@ -133,6 +137,7 @@ def merge(paths: Sequence[Path], output: Path, budget: str | None, force: bool) 
         merged.rebudget(budget)
     merged.class_names = dict(enumerate(ranked))
     merged._store(dict(enumerate(ranked.values())), dict(enumerate(seen.values())))
+    check_output(output, force)  # again: another process may have written it since
     merged.save(output)
     return Edited(output, merged, sum(map(len, memories)), {"merged": list(map(str, paths))})
 

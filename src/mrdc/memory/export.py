@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
-from mrdc._utils.files import beside, output_errors, whole_file
+from mrdc._utils.files import beside, check_name, output_errors, whole_file
+from mrdc._utils.text import harmless
 from mrdc.codec.image import decode
 from mrdc.data.scenes import Boxes
 from mrdc.memory.file import MemoryFile
@@ -48,6 +49,7 @@ def export(
     The default format is webdataset if the output ends in .tar, coco for images with
     boxes, and folder otherwise. An error leaves no partial output.
     """
+    check_name(output)
     if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; choose a new path")
     if not output.absolute().parent.is_dir():
@@ -130,7 +132,9 @@ def _folder(file: MemoryFile, output: Path, progress: Advance) -> None:
                 target.write_bytes(stream)
                 relative = target.relative_to(folder).as_posix()
                 scale = f"{file.scale(index):g}"
-                writer.writerow([relative, label, names[label], rank, source, scale])
+                writer.writerow(
+                    [relative, label, harmless(names[label]), rank, harmless(source), scale]
+                )
 
 
 def _webdataset(file: MemoryFile, output: Path, progress: Advance) -> None:

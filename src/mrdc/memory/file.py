@@ -1,7 +1,7 @@
 """The memory file: a safetensors file that is mapped, checked and written atomically.
 
-Arrays: those in `ARRAYS`, without the `OPTIONAL` ones that the file has no use for. The last
-one, `payload`, has all encoded images end to end, each followed by the values beside it.
+Arrays: those in `validate.KINDS`, without the `OPTIONAL` ones that the file has no use for. The
+last one, `payload`, has all encoded images end to end, each followed by the values beside it.
 Metadata: `format`, `memory` (JSON) and `sha256`, the hash of the header (with that field
 zeroed) and of every array but the payload. `digests` holds the SHA-256 of each image and its
 values, so this one hash covers the whole file, yet checking it reads only the index.
@@ -21,23 +21,29 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from mrdc._utils.errors import MemoryFileError, UsageError
+from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import whole_file
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
 from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget
+from mrdc.memory.validate import (
+    DTYPES,
+    FORMAT,
+    HEADER_BYTES,
+    LEVELS,
+    box_problems,
+    check_index,
+    layout_of,
+    read_header,
+    read_json,
+    read_tables,
+    shallow,
+)
 
-FORMAT = "mrdc-memory-1"
 ZEROS = b"0" * 64  # placeholder of the digest
-DTYPES = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "F32": "<f4", "U8": "|u1"}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-ARRAYS = (
-    "offsets", "digests", "labels", "ranks", "box_counts", "boxes", "value_sizes", "tables",
-    "encodings", "kept", "sources", "payload",
-)  # fmt: skip
-OPTIONAL = frozenset({"box_counts", "boxes", "value_sizes"})
 ENTRY = 8 + 32 + 4 + 4 + 2 + 2 + 1  # bytes of the index for one image, besides its name
 
 
@@ -47,14 +53,19 @@ class MemoryFile:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         raw = self._read_header()
-        header, start = json.loads(raw), 8 + len(raw)
-        metadata = header.pop("__metadata__", {})
-        if metadata.get("format") != FORMAT or tuple(header) != layout_of(header):
-            raise MemoryFileError(f"{path}: not a memory file of mrdc, or damaged")
-        self.sha256: str = metadata.get("sha256", "")
-        index = np.memmap(self.path, "u1", "r")[start:][: header["payload"]["data_offsets"][0]]
-        if index_digest(raw.replace(self.sha256.encode(), ZEROS), [index]) != self.sha256:
-            raise MemoryFileError(f"{path}: the index does not match its checksum: damaged")
+        try:
+            self._open(raw)
+        except MemoryFileError as error:
+            raise MemoryFileError(f"{path}: {error}") from None
+
+    def _open(self, raw: bytes) -> None:
+        """Check header and index, and map the arrays."""
+        start, whole = 8 + len(raw), np.memmap(self.path, "u1", "r")
+        header, metadata = read_header(raw, len(whole) - start)
+        self.sha256: str = metadata["sha256"]
+        index = whole[start:][: header["payload"]["data_offsets"][0]]
+        if index_digest(raw.replace(self.sha256.encode(), ZEROS, 1), [index]) != self.sha256:
+            raise MemoryFileError("the index does not match its checksum: damaged")
         self.arrays: dict[str, NDArray[Any]] = {}
         for name, entry in header.items():
             (begin, end), shape = entry["data_offsets"], tuple(entry["shape"])
@@ -62,8 +73,9 @@ class MemoryFile:
             if begin < end:
                 dtype = self.arrays[name].dtype
                 self.arrays[name] = np.memmap(self.path, dtype, "r", start + begin, shape)
-        self.meta: dict[str, Any] = json.loads(metadata["memory"])
-        self.tables = [base64.b64decode(table) for table in self.meta["tables"]]
+        self.meta: dict[str, Any] = read_json(metadata["memory"])
+        self.tables = read_tables(self.meta)
+        check_index(self.arrays, self.meta, len(self.tables))
 
     def _read_header(self) -> bytes:
         """The JSON header; safetensors refuses one that is malformed or does not span the file."""
@@ -116,10 +128,8 @@ class MemoryFile:
         """Boxes of each image, in file order; empty without boxes."""
         if "boxes" not in self.arrays:
             return []
-        counts, rows = self.arrays["box_counts"], np.array(self.arrays["boxes"])
-        if problems := box_problems(counts, rows, self.sources, len(self.box_classes)):
-            raise MemoryFileError(f"{self.path}: {problems[0]}")
-        return np.split(rows, np.cumsum(counts))[:-1]
+        rows = np.array(self.arrays["boxes"])
+        return np.split(rows, np.cumsum(self.arrays["box_counts"]))[:-1]
 
     def stream(self, index: int) -> bytes:
         """An image as a whole file, with its tables."""
@@ -153,11 +163,6 @@ class MemoryFile:
         values = int(self.arrays["value_sizes"][index]) if "value_sizes" in self.arrays else 0
         stored = self.arrays["payload"][begin:end].tobytes()
         return stored[: len(stored) - values], stored[len(stored) - values :]
-
-
-def layout_of(present: Collection[str]) -> tuple[str, ...]:
-    """Arrays in file order, the optional ones if they are present."""
-    return tuple(name for name in ARRAYS if name in present or name not in OPTIONAL)
 
 
 def image_digest(stream: bytes, values: bytes) -> bytes:
@@ -228,6 +233,11 @@ def write_memory(
         }
         position += size
     raw, index = _header(layout, meta, tables), [arrays[name] for name in names[:-1]]
+    if len(raw) > HEADER_BYTES:
+        raise OutputError(
+            f"{path}: names, notes and tables would take {len(raw):,} bytes, but the header of a "
+            f"memory file holds {HEADER_BYTES:,}: shorten the names, or store fewer classes"
+        )
     digest = index_digest(raw, index)
     with whole_file(path) as file:
         file.write(len(raw).to_bytes(8, "little"))
@@ -253,11 +263,13 @@ def head_bytes(
 def _header(layout: dict[str, dict[str, Any]], meta: dict[str, Any], tables: list[bytes]) -> bytes:
     """The JSON header, its digest still zeros."""
     encoded = [base64.b64encode(table).decode() for table in tables]
-    metadata = {
-        "format": FORMAT,
-        "sha256": ZEROS.decode(),
-        "memory": json.dumps({**meta, "tables": encoded}, sort_keys=True),
-    }
+    try:
+        text = json.dumps({**meta, "tables": encoded}, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"notes and names must be JSON values: {error}") from None
+    if not shallow(meta.get("notes")):
+        raise UsageError(f"notes must be JSON values of at most {LEVELS} levels")
+    metadata = {"format": FORMAT, "sha256": ZEROS.decode(), "memory": text}
     raw = json.dumps({"__metadata__": metadata, **layout}, separators=(",", ":")).encode()
     return raw + b" " * (-len(raw) % 8)
 
@@ -277,25 +289,3 @@ def box_arrays(
     if problems := box_problems(counts, every, sources, len(classes)):
         raise UsageError(problems[0])
     return {"box_counts": counts, "boxes": every}
-
-
-def box_problems(
-    counts: NDArray[Any], rows: NDArray[Any], sources: list[str], classes: int
-) -> list[str]:
-    """List what is wrong with boxes: `counts` for each image, and the `rows` of all images."""
-    if rows.ndim != 2 or rows.shape[1] != 5:
-        return [f"boxes must have the shape (n, 5), got {rows.shape}"]
-    images = len(sources)
-    if counts.shape != (images,) or (counts < 0).any() or counts.sum() != len(rows):
-        return [f"box counts of {images} images do not add up to the {len(rows)} boxes"]
-    wrong = {
-        "a number is not finite": ~np.isfinite(rows).all(axis=1),
-        "a negative size": (rows[:, 2] < rows[:, 0]) | (rows[:, 3] < rows[:, 1]),
-        f"a label is not one of {classes} box_classes": ~np.isin(rows[:, 4], np.arange(classes)),
-    }
-    owners = np.repeat(np.arange(images), counts)
-    return [
-        f"boxes of {sources[owners[bad.argmax()]]}: {what}"
-        for what, bad in wrong.items()
-        if bad.any()
-    ]

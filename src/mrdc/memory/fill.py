@@ -6,9 +6,10 @@ result does not depend on the number of threads.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from mrdc._utils.errors import BudgetError, ImageError
 from mrdc._utils.threads import ordered
@@ -24,7 +25,8 @@ Spooling = Callable[[bytes], int]  # writes some bytes and returns their positio
 class Growing:
     """A class while it is being filled."""
 
-    pending: deque[Item]  # not requested yet
+    pending: Iterator[Item]  # not requested yet
+    left: int  # number of these
     spool: Spooling | None
     entry: IndexCost | None
     taken: list[Encoded] = field(default_factory=list)  # without their bodies if spooled
@@ -40,7 +42,7 @@ class Growing:
     @property
     def done(self) -> bool:
         """True if no image is left to take."""
-        return not self.pending and not self.waiting
+        return not self.left and not self.waiting
 
     def request(self, share: int, mean: float) -> list[Item]:
         """The next images to encode, about as many as still fit; none while one waits."""
@@ -50,7 +52,9 @@ class Growing:
             mean = self.spent / len(self.sizes)
         count = max(1, int((share - self.spent) / mean)) if mean else 1
         count = min(count, 8 + 2 * len(self.sizes))  # in case the first ones were unusually small
-        return [self.pending.popleft() for _ in range(min(count, len(self.pending)))]
+        count = min(count, self.left)
+        self.left -= count
+        return list(islice(self.pending, count))
 
     @property
     def next_cost(self) -> int:
@@ -82,7 +86,7 @@ class Growing:
 
 
 def fill(
-    images: Mapping[int, Iterable[Item]],
+    images: Mapping[int, Sequence[Item]],
     total: int,
     held: Sequence[tuple[int, int]],
     encode: Callable[[Item], Encoded],
@@ -114,7 +118,7 @@ def fill(
         except ImageError as error:
             return error
 
-    classes = {label: Growing(deque(ranked), spool, entry) for label, ranked in images.items()}
+    classes = {n: Growing(iter(ranked), len(ranked), spool, entry) for n, ranked in images.items()}
     share = -1
     while True:
         before = share

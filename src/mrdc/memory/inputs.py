@@ -3,7 +3,7 @@
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, SupportsIndex, TypeAlias
@@ -14,6 +14,7 @@ from PIL import Image as Pillow
 
 from mrdc._utils.errors import UsageError
 from mrdc._utils.extras import Tensor
+from mrdc._utils.lazy import LazyList
 from mrdc.codec.image import Pixels, from_pillow
 from mrdc.data.photo import Photo, file_photo
 from mrdc.memory.encode import Arrival, Encoded, Item
@@ -42,7 +43,7 @@ def as_label(given: SupportsIndex) -> int:
 
 def as_items(
     label: int, images: Iterable[Image], values: Columns | None = None, start: int = 0
-) -> list[Item]:
+) -> Sequence[Item]:
     """Images of a class, checked, with the values beside them.
 
     Images without a name are called by the label and a number, from `start`.
@@ -52,6 +53,8 @@ def as_items(
     """
     if isinstance(images, str | bytes):
         raise UsageError(f"images of class {label} are one {type(images).__name__}: pass a list")
+    if isinstance(images, LazyList) and not values:  # photos that a search has ranked
+        return images.map(lambda image: as_item(image, b"", "", ""))
     given = list(images)
     rows = zip(given, rows_of(values or {}, len(given)), strict=True)
     return [

@@ -78,7 +78,7 @@ class ReplayMemory(Storing):
             BudgetError: a class would hold no image.
             ImageError: an image cannot be read (and `skip` is not given).
         """
-        ranked: dict[int, list[Item]] = {}
+        ranked: dict[int, Sequence[Item]] = {}
         for given, of_class in images.items():
             label = as_label(given)
             if label in self._classes:
@@ -110,13 +110,13 @@ class ReplayMemory(Storing):
 
     def _extend(
         self,
-        arriving: Mapping[int, list[Item]],
+        arriving: Mapping[int, Sequence[Item]],
         threads: int | None = None,
         skip: Skip | None = None,
         progress: Advance = lambda count: None,
     ) -> None:
         """Add classes, or more images to classes held, all or none of them."""
-        ranked: dict[int, list[Item]] = {}
+        ranked: dict[int, Sequence[Item]] = {}
         for label, items in arriving.items():
             if items or label not in self._classes:
                 ranked[label] = interleave(self._encoded(label), self._seen(label), items)

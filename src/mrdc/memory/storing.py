@@ -23,7 +23,7 @@ class Storing(Contents):
 
     def _store(
         self,
-        ranked: Mapping[int, list[Item]],
+        ranked: Mapping[int, Sequence[Item]],
         seen: Mapping[int, int],
         threads: int | None = None,
         skip: Skip | None = None,
@@ -50,7 +50,7 @@ class Storing(Contents):
 
     def _store_overall(
         self,
-        ranked: Mapping[int, list[Item]],
+        ranked: Mapping[int, Sequence[Item]],
         seen: Mapping[int, int],
         seed: int,
         threads: int | None,
@@ -82,7 +82,7 @@ class Storing(Contents):
 
     def _fill(
         self,
-        ranked: Mapping[int, list[Item]],
+        ranked: Mapping[int, Sequence[Item]],
         bytes_left: int,
         held: Sequence[tuple[int, int]],
         encoder: Encoder,

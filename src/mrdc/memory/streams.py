@@ -20,12 +20,14 @@ Costs = NDArray[np.int64]  # of the images of a class
 
 def interleave(
     held: Sequence[Item], seen: int, new: Sequence[Item], new_seen: int | None = None
-) -> list[Item]:
+) -> Sequence[Item]:
     """Ranked images of a class after more have come: `new_seen` of them, by default all `new`.
 
     An image keeps its relative rank among all images it came with, stored or not, so that at
     any cut old and new images are in proportion to the numbers seen.
     """
+    if not held:
+        return new  # perhaps not ranked to the end
     keys = [(rank + 0.5) / seen for rank in range(len(held))]
     keys += [(rank + 0.5) / (new_seen or len(new)) for rank in range(len(new))]
     both = [*held, *new]

@@ -48,7 +48,7 @@ def pack(values: Mapping[str, Any]) -> bytes:
     shapes = {name: [array.dtype.str, *array.shape] for name, array in arrays.items()}
     try:
         head = json.dumps([plain, shapes], separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"values {', '.join(plain)}: {error}; give {ALLOWED}") from None
     return head.encode() + b"\0" + b"".join(array.tobytes() for array in arrays.values())
 
@@ -89,6 +89,6 @@ def unpack(data: bytes) -> dict[str, Any]:
             raw = raw[size:]
         if raw or not isinstance(found, dict):
             raise ValueError(f"{len(raw)} bytes too many")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise MemoryFileError(f"values beside an image are damaged ({error})") from None
     return found

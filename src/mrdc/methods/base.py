@@ -14,7 +14,7 @@ that a checkpoint can hold it. Compression belongs to the memory: no method know
 Add-ons wrap a method: `DDE(LUCIR())`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
@@ -82,7 +82,7 @@ class Method:
         """Pixels to store instead of the images; images without any are left out."""
         return None
 
-    def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:
+    def arrange(self, ids: list[str], ranking: Sequence[int], label: int) -> Sequence[int]:
         """Order in which the images of a class are stored, from the selector's ranking."""
         return ranking
 
@@ -141,7 +141,7 @@ class Wrapper(Method):
     def substitutes(self, lesson: Lesson) -> Substitutes | None:
         return self.inner.substitutes(lesson)
 
-    def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:
+    def arrange(self, ids: list[str], ranking: Sequence[int], label: int) -> Sequence[int]:
         return self.inner.arrange(ids, ranking, label)
 
     def end_phase(self, lesson: Lesson) -> None:

@@ -1,5 +1,6 @@
 """BiC (Wu et al., 2019): distillation, then a linear correction of the newest logits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -125,7 +126,7 @@ class BiC(Method):
     def predict(self, out: Output) -> Tensor:
         return correct(out.scores, self.bias_, self.start_)
 
-    def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:
+    def arrange(self, ids: list[str], ranking: Sequence[int], label: int) -> Sequence[int]:
         aside = set_aside(ids, self.quota_, self.seed_, label)
         train = [index for index in ranking if ids[index] not in aside]
         return interleave(train, [index for index in ranking if ids[index] in aside])

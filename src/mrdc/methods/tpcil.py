@@ -12,6 +12,7 @@ through the network with the batch; weight 10.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,6 +149,6 @@ class TPCIL(Method):
     def end_phase(self, lesson: Lesson) -> None:
         self.picked = {}
 
-    def arrange(self, ids: list[str], ranking: list[int], label: int) -> list[int]:
+    def arrange(self, ids: list[str], ranking: Sequence[int], label: int) -> Sequence[int]:
         chosen = set(self.picked.get(label, ()))
         return sorted(ranking, key=lambda image: image not in chosen)

@@ -4,18 +4,20 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from mrdc._utils.errors import CheckpointError
+from mrdc._utils.errors import CheckpointError, MrdcError, lacks_memory
 from mrdc._utils.files import whole_file
+from mrdc._utils.typed import fits
 from mrdc.nn.branches import AnyBackbone, Body, any_backbone, with_body
 from mrdc.nn.heads import LSC, Head, Linear, SplitCosine
 from mrdc.nn.net import Net
@@ -69,9 +71,22 @@ class Checkpoint:
     def network(self, module: nn.Module | None = None) -> Net:
         """The saved network, in evaluation mode; `module` as for `Architecture.build`."""
         assert self.architecture is not None
-        net = self.architecture.build(module)
-        net.load_state_dict(self.tensors["model"])
+        with state_errors():
+            net = self.architecture.build(module)
+            net.load_state_dict(self.tensors["model"])
         return net.eval()
+
+
+@contextmanager
+def state_errors(what: str = "the checkpoint") -> Iterator[None]:
+    """Turn what a checkpoint of something else raises into one error."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        if isinstance(error, MrdcError) or lacks_memory(error):
+            raise
+        why = str(error).partition("\n")[0]
+        raise CheckpointError(f"{what} does not fit this network ({why})") from None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -81,19 +96,15 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         for group, tensors in checkpoint.tensors.items()
         for name, tensor in tensors.items()
     }
-    metadata = {
-        "format": FORMAT,
-        "sha256": digest(flat),
-        "architecture": json.dumps(checkpoint.architecture and asdict(checkpoint.architecture)),
-        "about": json.dumps(checkpoint.about),
-    }
+    architecture = json.dumps(checkpoint.architecture and asdict(checkpoint.architecture))
+    texts = {"format": FORMAT, "architecture": architecture, "about": json.dumps(checkpoint.about)}
     with whole_file(path) as file:
-        file.write(save(flat, metadata))
+        file.write(save(flat, {**texts, "sha256": digest(flat, json.dumps(texts, sort_keys=True))}))
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names and values."""
-    found = hashlib.sha256()
+def digest(tensors: Mapping[str, Tensor], about: str = "") -> str:
+    """SHA-256 of a text, and of names and values of tensors."""
+    found = hashlib.sha256(about.encode())
     for name in sorted(tensors):
         found.update(name.encode())
         found.update(tensors[name].cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -110,15 +121,24 @@ def read_checkpoint(path: Path) -> Checkpoint:
             flat = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read as a checkpoint ({error})") from None
-    if digest(flat) != metadata.get("sha256"):
+    texts = {name: text for name, text in metadata.items() if name != "sha256"}
+    if digest(flat, json.dumps(texts, sort_keys=True)) != metadata.get("sha256"):
         raise CheckpointError(f"{path}: damaged (it does not match its checksum)")
     tensors: dict[str, dict[str, Tensor]] = {}
     for key, value in flat.items():
         group, _, name = key.partition("/")
         tensors.setdefault(group, {})[name] = value
-    fields = json.loads(metadata["architecture"])
-    made = fields and Architecture(**{**fields, "classes": tuple(fields["classes"])})
-    return Checkpoint(made, tensors, json.loads(metadata["about"]))
+    try:
+        fields, about = (json.loads(metadata[name]) for name in ("architecture", "about"))
+        made = fields and Architecture(**{**fields, "classes": tuple(fields["classes"])})
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise CheckpointError(f"{path}: not a checkpoint of mrdc") from None
+    hints = get_type_hints(Architecture).items()
+    if not fits(about, dict[str, Any]) or (
+        made and not all(fits(getattr(made, name), hint) for name, hint in hints)
+    ):
+        raise CheckpointError(f"{path}: not a checkpoint of mrdc")
+    return Checkpoint(made, tensors, about)
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Embed images: `lite0`, `torchvision:NAME`, `run:FOLDER`, or any callable."""
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -125,8 +126,10 @@ def _torchvision(name: str, weights: Path | None, device: torch.device) -> Embed
     except RuntimeError as error:
         first = str(error).split("\n")[1].strip()
         raise UsageError(f"{weights}: not weights of torchvision's {name} ({first})") from None
-    head = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
-    network.set_submodule(head, nn.Identity())
+    heads = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
+    if not heads:
+        raise UsageError(f"torchvision's {name} has no linear head to take features from")
+    network.set_submodule(heads[-1], nn.Identity())
     key = f"torchvision-{name}-{sha256[:16]}"
     return network_embedder(network, lambda x: network(normalised(x)), device=device, key=key)
 
@@ -214,7 +217,27 @@ def embed(
 
     `skip` is called with the error of each photo left out; without it the first one raises.
     """
+    try:
+        return _embed(photos, embedder, cache, threads, skip, progress)
+    except _WidthError:
+        if cache is None:
+            raise UsageError("embed must return as many features of every image") from None
+        print("mrdc: the feature cache is damaged and not used", file=sys.stderr)
+        return embed(photos, embedder, threads=threads, skip=skip, progress=progress)
 
+
+class _WidthError(Exception):
+    """Rows of features of different widths."""
+
+
+def _embed(
+    photos: Sequence[Photo],
+    embedder: Embedder,
+    cache: FeatureCache | None,
+    threads: int | None,
+    skip: Skip | None,
+    progress: Callable[[int], None],
+) -> tuple[Tensor, list[int]]:
     def look(photo: Photo) -> tuple[bytes, Tensor | None, Pixels | Tensor] | ImageError:
         """The key in the cache, features if they are there, or else the image."""
         try:
@@ -236,6 +259,8 @@ def embed(
         nonlocal rows
         if rows is None:
             rows = torch.empty(len(photos), found.shape[1])
+        if found.shape[1] != rows.shape[1]:
+            raise _WidthError
         rows[places] = found
 
     running: list[tuple[list[int], list[bytes], Tensor]] = []  # at most one, on a GPU perhaps

@@ -1,5 +1,6 @@
 """`add`: more images into a memory file, encoded as it says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,8 +11,7 @@ from mrdc.memory.edit import Edited, check_target, take_boxes
 from mrdc.memory.encode import Arrival, Item
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.scan import Scan, scan
-from mrdc.planning.search import Progress, compress_all, quiet
-from mrdc.planning.selection import Ranking
+from mrdc.planning.search import Progress, Ranking, compress_all, in_order, quiet
 from mrdc.planning.settings import QUALITIES, PlanSettings
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def run_add(
         arriving = _by_label(memory, seen, rankings, str(settings.photos))
         count = progress("encoding", len(seen.images))
         memory._extend(arriving, settings.threads, seen.pool.skip, count)
+    check_target(settings.memory, settings.output, settings.force)  # again, after the work
     memory.save(target)
     about = {
         "offered": len(seen.images),
@@ -89,15 +90,15 @@ def run_add(
 
 def _by_label(
     memory: ReplayMemory, seen: Scan, rankings: list[Ranking], where: str
-) -> dict[int, list[Item]]:
+) -> dict[int, Sequence[Item]]:
     """The ranked images by the labels that their classes have, or get, in the memory."""
     scenes = seen.images.scenes
     boxes, classes = ({}, ()) if scenes is None else (scenes.by_id(), scenes.classes)
     take_boxes(memory, boxes, classes, where)
     labels = {memory.class_names[label]: label for label in memory.labels}
-    arriving: dict[int, list[Item]] = {}
+    arriving: dict[int, Sequence[Item]] = {}
     for name, photos, order in zip(seen.images.classes, seen.images.photos, rankings, strict=True):
         label = labels.setdefault(name, max(labels.values(), default=-1) + 1)
         memory.class_names[label] = name
-        arriving[label] = [Arrival(photos[index]) for index in order]
+        arriving[label] = in_order([Arrival(photo) for photo in photos], order)
     return arriving

@@ -27,6 +27,7 @@ from mrdc.planning.search import (
     Progress,
     compress_all,
     encoded_if_known,
+    in_order,
     quiet,
     search,
     search_space,
@@ -132,12 +133,11 @@ class Replay:
         if made is None:
             rankings = compress_all(pool, self.settings, pair, pool.rankings())[0]
         beside = {as_label(label): columns for label, columns in (values or {}).items()}
-        ranked: dict[int, list[Item]] = {}
+        ranked: dict[int, Sequence[Item]] = {}
         for place, (label, order) in enumerate(zip(photos, rankings, strict=True)):
-            chosen = encoded_if_known([photos[label][i] for i in order], made, place)
-            columns = rows_of(beside.get(label, {}), len(order))
-            pairs = zip(chosen, (columns[i] for i in order), strict=True)
-            ranked[label] = [as_item(image, row, "", "") for image, row in pairs]
+            offered = encoded_if_known(photos[label], made, place)
+            pairs = zip(offered, rows_of(beside.get(label, {}), len(offered)), strict=True)
+            ranked[label] = in_order([as_item(image, row, "", "") for image, row in pairs], order)
         self.memory._extend(ranked, self.threads)
         return self
 

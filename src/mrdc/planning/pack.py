@@ -117,6 +117,7 @@ def run_pack(
             memory = seen.pool.store(seen.budget, space[0], settings.accounting, rankings)
     memory.notes["search"] = _lasting(plan) if plan else None
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
+    check_output(path, settings.force)  # again: another process may have written it since
     memory.save(path)
     return Packed(path, memory, plan, seen, time.perf_counter() - seen.start)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,11 @@ from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.fill import Skip
 from mrdc.planning.choice import check_criterion
 from mrdc.planning.resize import check_side, shrink_all
-from mrdc.planning.search import Pool, Progress, search_space
+from mrdc.planning.search import Pool, Progress, Ranking, search_space
 from mrdc.planning.selection import (
     SELECTORS,
-    Ranking,
     kernel_herding,
+    lazy_ranking,
     random_choice,
     usual_selector,
 )
@@ -168,8 +169,11 @@ def rank(
     selector = SELECTORS.find(select)
     if selector is kernel_herding and originals is not None:
         pairs = zip(features, originals, strict=True)
-        return [kernel_herding(rows, len(rows), seed, targets) for rows, targets in pairs]
-    return [selector(rows, len(rows), (seed, label)) for label, rows in enumerate(features)]
+        return [
+            lazy_ranking(partial(kernel_herding, originals=targets), rows, seed)
+            for rows, targets in pairs
+        ]
+    return [lazy_ranking(selector, rows, (seed, label)) for label, rows in enumerate(features)]
 
 
 def readable(images: ImageSet, threads: int | None, skip: Skip, progress: Progress) -> list[int]:

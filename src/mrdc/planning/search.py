@@ -12,12 +12,13 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mrdc._utils.errors import BudgetError, ImageError, UsageError
 from mrdc._utils.extras import Tensor, torch
+from mrdc._utils.lazy import LazyList
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.scaled import scaled, split_scale
 from mrdc.data.images import ImageSet
@@ -27,7 +28,7 @@ from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.planning.discrepancy import discrepancy, mean_kernel
-from mrdc.planning.selection import Ranking, kernel_herding
+from mrdc.planning.selection import kernel_herding
 from mrdc.planning.settings import SearchSettings
 from mrdc.planning.volume import (
     PhaseRatio,
@@ -39,6 +40,8 @@ from mrdc.planning.volume import (
 
 Progress = Callable[[str, int], Callable[[int], None]]  # stage and its size, to a counter
 Pair = tuple[Codec, int | None]
+Ranking = Sequence[int]  # indices within a class, best first
+T = TypeVar("T")
 NO_ROOM = "no room: "
 UNLIMITED = Budget(2.0**62, "bytes")
 
@@ -87,7 +90,7 @@ class Pool:
             memory.box_classes = images.scenes.classes
         photos = zip(images.photos, rankings, strict=True)
         memory.add(
-            {label: [of_class[i] for i in order] for label, (of_class, order) in enumerate(photos)},
+            {label: in_order(*of_class) for label, of_class in enumerate(photos)},
             threads=self.threads,
             skip=self.skip,
             progress=self.progress(f"encoding {pair[0].name} {pair[1] or ''}", len(images)),
@@ -176,6 +179,13 @@ def search(
     if keep is None:
         judged[best] = replace(judged[best], verdict="chosen")
     return Found(judged, judged[best], memory, rankings)
+
+
+def in_order(items: Sequence[T], order: Ranking) -> Sequence[T]:
+    """Items in the order of a ranking, which is computed only as far as they are read."""
+    if isinstance(order, LazyList):
+        return order.map(items.__getitem__)
+    return [items[index] for index in order]
 
 
 def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair]:
@@ -271,7 +281,7 @@ def compress_all(
     labels = memory.labels
     orders = pool.rank([rows[n] for n in labels], [pool.features[n] for n in labels])
     back = zip(labels, orders, strict=True)
-    rankings = pool.arrange([np.array(places[label])[order] for label, order in back])
+    rankings = pool.arrange([in_order(places[label], order) for label, order in back])
     return rankings, memory, rows
 
 

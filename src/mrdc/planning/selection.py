@@ -5,10 +5,12 @@ longer one.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mrdc._utils.lazy import LazyList
 from mrdc._utils.registry import Registry, lookup
 from mrdc.planning.settings import BANDWIDTH
 
@@ -16,21 +18,33 @@ Ranking = NDArray[np.intp]
 Seed = int | Sequence[int]
 Selector = Callable[[ArrayLike, int, Seed], Ranking]
 
-GRAM_LIMIT = 4096  # above this many rows, similarities are computed on demand
+GRAM_LIMIT = 4096  # above this many rows, similarities are computed and rows ranked on demand
+RECENT = 64  # similarities kept above that limit, for rows that are picked again
 BLOCK = 1024  # rows that are compared at a time
 
 
 def unit_rows(features: ArrayLike) -> NDArray[np.float64]:
     """Rows scaled to length 1, in float64; a zero row stays zero."""
-    rows = np.asarray(features, dtype=np.float64)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1.0)
+    rows = np.asarray(features).astype(np.float64)
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    rows /= np.where(norms > 0, norms, 1.0)
+    return rows
+
+
+def lazy_ranking(selector: "Selector", features: ArrayLike, seed: Seed) -> Sequence[int]:
+    """All rows, ranked; in a large class only as far as the ranking is read."""
+
+    def first(count: int) -> list[int]:
+        return list(map(int, selector(features, count, seed)))
+
+    n = np.shape(features)[0]
+    return first(n) if n <= GRAM_LIMIT else LazyList(range(n), first)
 
 
 def _similarities(rows: NDArray[np.float64]) -> Callable[[int], NDArray[np.float64]]:
     """A function from an index to its inner products with all rows."""
     if len(rows) > GRAM_LIMIT:
-        return lambda index: rows @ rows[index]
+        return lru_cache(RECENT)(lambda index: rows @ rows[index])
     gram = rows @ rows.T
     return lambda index: gram[index]
 
@@ -59,11 +73,13 @@ def _herd(features: ArrayLike, count: int, repeats_until: int) -> Ranking:
     ranking: dict[int, None] = {}  # an ordered set
     step = 0
     while len(ranking) < min(count, len(rows)):
-        if step >= repeats_until:
+        if step == repeats_until:
             scores[list(ranking)] = -np.inf
         pick = int(scores.argmax())
         ranking[pick] = None
         scores += to_mean - similar(pick)
+        if step >= repeats_until:
+            scores[pick] = -np.inf
         step += 1
     return np.array(list(ranking), dtype=np.intp)
 
@@ -117,26 +133,27 @@ def random_choice(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
 def dpp_greedy(features: ArrayLike, count: int, seed: Seed = 0) -> Ranking:
     """Greedy search for the rows that span the largest volume.
 
-    Each pick is the row farthest from the span of the earlier ones, computed by an incremental
-    Cholesky factor. Ties, such as the first pick, go to the lower index; once the span is full,
+    Each pick is the row farthest from the span of the earlier ones, of which an orthonormal
+    basis is kept. Ties, such as the first pick, go to the lower index; once the span is full,
     the rest follows in index order.
     """
     rows = unit_rows(features)
-    n = len(rows)
-    similar = _similarities(rows)
-    residual = np.where(rows.any(axis=1), 1.0, 0.0)  # squared lengths
+    n, d = rows.shape
     count = min(count, n)
-    factor = np.zeros((count, n))
+    residual = np.where(rows.any(axis=1), 1.0, 0.0)  # squared lengths
+    basis = np.empty((0, d))
     ranking: list[int] = []
     while len(ranking) < count:
         pick = int(residual.argmax())
         if residual[pick] < 1e-10:
             rest = np.setdiff1d(np.arange(n), ranking)[: count - len(ranking)]
             return np.array([*ranking, *rest], dtype=np.intp)
-        k = len(ranking)
-        row = (similar(pick) - factor[:k, pick] @ factor[:k]) / np.sqrt(residual[pick])
-        factor[k] = row
-        residual -= row**2
+        new = rows[pick]
+        for _ in range(2):  # the second time removes what rounding has left
+            new = new - basis.T @ (basis @ new)
+        new /= np.linalg.norm(new)
+        basis = np.vstack([basis, new])
+        residual -= (rows @ new) ** 2
         residual[pick] = -np.inf
         ranking.append(pick)
     return np.array(ranking, dtype=np.intp)

@@ -23,6 +23,7 @@ from mrdc.planning.settings import SYMBOLS
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#000000")
 DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+NOT_XML = r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]"  # characters that XML forbids
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -115,7 +116,7 @@ def drawn(
         yield canvas.subplots(1, columns)
         about = {"Date": None, "Creator": None}
         canvas.savefig(buffer, format="svg", metadata=about, transparent=True)
-    svg = buffer.getvalue()
+    svg = re.sub(NOT_XML, "?", buffer.getvalue())  # from names
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
     svg = re.sub(r'\sid="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg)

@@ -10,8 +10,9 @@ from jinja2 import Environment
 
 from mrdc import __version__
 from mrdc._utils.errors import OutputError, UsageError
-from mrdc._utils.files import output_errors, whole_file
+from mrdc._utils.files import check_name, output_errors, whole_file
 from mrdc._utils.registry import lookup
+from mrdc._utils.text import harmless
 from mrdc.report import choices, curves, tables
 from mrdc.report.contents import contents
 from mrdc.report.criteria import criteria
@@ -83,23 +84,29 @@ def write_page(
     """Write the page, and its figures (SVG and CSV) into a folder beside it."""
     check_output(output)
     folder = output.with_name(f"{output.stem}-figures")
-    with output_errors(folder):
-        for section in sections:
-            figures = [part for part in section.parts if isinstance(part, Figure)]
-            for number, figure in enumerate(figures, 1):
-                folder.mkdir(exist_ok=True)
-                figure.file = f"{folder.name}/{section.name}-{number}"
-                table = io.StringIO()
-                csv.writer(table, lineterminator="\n").writerows(figure.data)
-                for suffix, text in (("svg", figure.svg), ("csv", table.getvalue())):
-                    with whole_file(output.parent / f"{figure.file}.{suffix}") as file:
-                        file.write(text.encode(errors="replace"))
+    if folder.exists() and not output.exists():
+        raise OutputError(f"{folder}: exists, but the page it belongs to does not; remove it first")
+    figures: list[Figure] = []
+    for section in sections:
+        of_section = [part for part in section.parts if isinstance(part, Figure)]
+        for number, figure in enumerate(of_section, 1):
+            figure.file = f"{folder.name}/{section.name}-{number}"
+        figures += of_section
     text = files("mrdc.report").joinpath("page.html").read_text()
     page = Environment(autoescape=True).from_string(text)
     made = f"Made by mrdc {__version__}."
     shown = page.render(title=title, lead=lead, question=question, sections=sections, made=made)
     with whole_file(output) as file:
         file.write(shown.encode(errors="replace"))
+    with output_errors(folder):
+        for figure in figures:
+            folder.mkdir(exist_ok=True)
+            table = io.StringIO()
+            rows = [[harmless(cell) for cell in row] for row in figure.data]
+            csv.writer(table, lineterminator="\n").writerows(rows)
+            for suffix, content in (("svg", figure.svg), ("csv", table.getvalue())):
+                with whole_file(output.parent / f"{figure.file}.{suffix}") as file:
+                    file.write(content.encode(errors="replace"))
 
 
 def check_output(output: Path) -> None:
@@ -108,5 +115,7 @@ def check_output(output: Path) -> None:
         raise UsageError(f"{output}: a page must end in .html")
     if not output.parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
-    if output.is_dir() or (output.exists() and b"Made by mrdc" not in output.read_bytes()):
+    check_name(output)
+    ours = output.is_file() and b"Made by mrdc" in output.read_bytes()
+    if output.exists() and not ours:
         raise OutputError(f"{output}: exists and is not a page of mrdc; choose another path")

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypedDict
 
 from mrdc._utils.errors import DataError, MrdcError
-from mrdc.experiments.folder import CONFIG, RESULTS
+from mrdc._utils.typed import fits
+from mrdc.experiments.folder import CONFIG, RESULTS, parse_line
 from mrdc.experiments.settings import data_name, flat
 from mrdc.memory.budget import parse_budget
 from mrdc.training.results import PhaseResult, RunResult
@@ -18,6 +19,16 @@ Json = dict[str, Any]
 UNKNOWN: Json = {"data": "?", "method": "?", "phases": 0, "seed": 0, "memory": {}}
 USUAL = {"codec": ("jpeg",), "select": ("herding", "random_choice"), "accounting": ("packed",)}
 NO_RUN = "give folders written by `mrdc run`, `sweep` or `study`"
+
+
+class Known(TypedDict):
+    """What the page needs of the settings of a run."""
+
+    data: str
+    method: str
+    phases: int
+    seed: int
+    memory: Json
 
 
 @dataclass(frozen=True)
@@ -157,23 +168,31 @@ def read_run(folder: Path) -> RunRecord:
     try:
         config = json.loads((folder / CONFIG).read_text())
         settings = UNKNOWN | config.pop("settings")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if not fits(settings, Known):
+            raise ValueError("the settings are not those of a run")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problem = f"{CONFIG} cannot be read ({error}), so this run is left out"
         return RunRecord(folder, UNKNOWN, {}, [], None, [problem])
     problems: list[str] = []
     phases: dict[int, PhaseResult] = {}
     result: RunResult | None = None
     for number, line in enumerate((folder / RESULTS).read_bytes().splitlines(), 1):
+        event = parse_line(line)
         try:
-            event = json.loads(line)
+            if event is None:
+                raise DataError("not a JSON object")
             if event.get("event") == "phase":
-                phases[int(event["phase"])] = PhaseResult.from_json(event)
+                phase = PhaseResult.from_json(event)
+                phases[phase.phase] = phase
             elif "event" not in event:
                 result = RunResult.from_json(event)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            problems.append(f"line {number} of {RESULTS} cannot be read")
+        except DataError as error:
+            problems.append(f"line {number} of {RESULTS} cannot be read ({error})")
     if sorted(phases) != list(range(len(phases))):
         problems.append(f"{RESULTS} lacks phases, so this run is left out")
+        phases, result = {}, None
+    if len({len(phase.candidates) for phase in phases.values()}) > 1:
+        problems.append(f"{RESULTS} lacks candidates, so this run is left out")
         phases, result = {}, None
     done = [phases[number] for number in sorted(phases)]
     return RunRecord(folder, settings, config, done, result if done else None, problems)

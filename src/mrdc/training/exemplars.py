@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,21 +28,23 @@ from mrdc.planning.search import (
     Found,
     Pair,
     Pool,
+    Ranking,
     compress_all,
     encoded_if_known,
+    in_order,
     search,
     search_space,
 )
-from mrdc.planning.selection import Ranking, usual_selector
+from mrdc.planning.selection import usual_selector
 from mrdc.training.results import MemorySummary
 from mrdc.training.settings import MemorySettings
 
 ORIGINAL = "original"
 FILE_QUALITY = 95  # of a JPEG made from pixels that are stored among original files
-Arrange = Callable[[list[str], list[int], int], list[int]]
+Arrange = Callable[[list[str], Ranking, int], Ranking]
 
 
-def keep_order(ids: list[str], ranking: list[int], label: int) -> list[int]:
+def keep_order(ids: list[str], ranking: Ranking, label: int) -> Ranking:
     """Store images in the order of the selector."""
     return ranking
 
@@ -119,7 +120,7 @@ class Exemplars:
             order, pairs = [], zip(images.photos, rankings, strict=True)
             for label, (photos, ranking) in enumerate(pairs, start):
                 names = [photo.id for photo in photos]
-                order.append(np.array(self.arrange(names, ranking.tolist(), label), np.intp))
+                order.append(self.arrange(names, ranking, label))
             return order
 
         def ranked(rows: Sequence[Tensor], originals: Sequence[Tensor] | None) -> list[Ranking]:
@@ -206,13 +207,15 @@ class Exemplars:
                 rankings = compress_all(pool, self.settings, self.pair, by_original, known=True)[0]
             memory.codec, memory.quality = self.pair
             start = self.stream.phases[phase].start
-            images: dict[int, list[Photo | Encoded]] = {}
+            images: dict[int, Sequence[Photo | Encoded]] = {}
             for place, (photos, order) in enumerate(zip(pool.images.photos, rankings, strict=True)):
-                chosen = [photos[index] for index in order]
                 if substitutes is not None:
-                    images[start + place] = self._substituted(start + place, chosen, substitutes)
+                    images[start + place] = self._substituted(
+                        start + place, in_order(photos, order), substitutes
+                    )
                     continue
-                images[start + place] = encoded_if_known(chosen, made, place)
+                offered = encoded_if_known(photos, made, place)
+                images[start + place] = in_order(offered, order)
             memory.add(images, threads=self.threads)
 
     def _substituted(

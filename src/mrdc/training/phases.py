@@ -22,7 +22,7 @@ from mrdc._utils.clock import Clock
 from mrdc._utils.errors import RanksError, TrainingError
 from mrdc._utils.signals import undisturbed
 from mrdc.distributed.group import world
-from mrdc.nn.checkpoint import Checkpoint
+from mrdc.nn.checkpoint import Checkpoint, state_errors
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.fit import Epoch, Stop
 from mrdc.training.results import MemorySummary, PhaseResult
@@ -122,8 +122,9 @@ class Phases:
         saved = everywhere(self.keeper.load())
         if saved is None:
             return 0
-        self.learner.restore(saved.phase, saved.checkpoint)
-        self.results = [PhaseResult.from_json(one) for one in saved.checkpoint.about["results"]]
+        with state_errors(f"the checkpoint of phase {saved.phase}"):
+            self.learner.restore(saved.phase, saved.checkpoint)
+            self.results = [PhaseResult.from_json(one) for one in saved.checkpoint.about["results"]]
         if self.learner.exemplars is not None and saved.memory is not None:
             self.learner.exemplars.restore(saved.memory)
         return saved.phase + 1
@@ -171,7 +172,8 @@ class Phases:
         with self.keeper.shared(lambda: f"{key}{ranks}") as (there, share):
             found = world().lead(lambda: there)
             if found is not None:
-                self.learner.load_first_phase(found)
+                with state_errors("the shared first phase"):
+                    self.learner.load_first_phase(found)
                 self.first_phase = found.about
                 session.trained = found.about["first_phase_images"]
                 waited = time.perf_counter() - start
@@ -194,11 +196,12 @@ class Phases:
         session, partial = self.session, world().lead(lambda: self.keeper.load_partial(phase))
         resume = None
         if partial is not None:
-            about, buffers = partial.checkpoint.about, partial.checkpoint.tensors["momentum"]
-            self.learner.load_partial(partial.checkpoint)
-            resume = Stop(partial.epoch, [buffers[str(index)] for index in range(len(buffers))])
-            session.elapsed, session.trained = about["elapsed"], about["trained"]
-            session.clock.add(about["parts"])
+            with state_errors(f"the last checkpoint of phase {phase}"):
+                about, buffers = partial.checkpoint.about, partial.checkpoint.tensors["momentum"]
+                self.learner.load_partial(partial.checkpoint)
+                resume = Stop(partial.epoch, [buffers[str(index)] for index in range(len(buffers))])
+                session.elapsed, session.trained = float(about["elapsed"]), int(about["trained"])
+                session.clock.add(about["parts"])
             self.keeper.event("resume", {"phase": phase, "epoch": partial.epoch})
         self.last = None
         try:

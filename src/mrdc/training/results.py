@@ -2,9 +2,32 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Self, TypedDict, get_type_hints
+
+from mrdc._utils.errors import DataError
+from mrdc._utils.typed import fits
 
 Json = dict[str, Any]
+
+
+class CandidateRow(TypedDict):
+    """What readers need of a candidate in `PhaseResult.candidates`."""
+
+    codec: str
+    quality: int | None
+    quantity: int
+    volume_ratio: float | None
+
+
+class RatioRow(TypedDict):
+    """What readers need of a row in `RunResult.volume_ratios`."""
+
+    codec: str
+    quality: int | None
+    quantity: list[int]
+    mean: float | None
+    verdict: str
 
 
 class Record:
@@ -15,6 +38,7 @@ class Record:
     """
 
     nullable: tuple[str, ...] = ()
+    rows: Mapping[str, Any] = MappingProxyType({})  # what readers need of rows that are JSON
 
     def to_json(self) -> Json:
         names = [one.name for one in fields(self) if "private" not in one.metadata]  # type: ignore[arg-type]
@@ -27,11 +51,23 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
-        given = {name: value for name, value in values.items() if name in known}
-        if "memory" in given:
+        """Undo `to_json`.
+
+        Raises:
+            DataError: a field is missing or has another type.
+        """
+        known = [one.name for one in fields(cls) if "private" not in one.metadata]  # type: ignore[arg-type]
+        given = {name: values[name] for name in known if name in values}
+        if isinstance(given.get("memory"), dict):
             given["memory"] = MemorySummary.from_json(given["memory"])
-        return cls(**given)
+        hints = {**get_type_hints(cls), **cls.rows}
+        for name, value in given.items():
+            if not fits(value, hints[name]):
+                raise DataError(f"{name} of a {cls.__name__} cannot be {value!r:.60}")
+        try:
+            return cls(**given)
+        except TypeError as error:  # a field is missing
+            raise DataError(f"not a {cls.__name__}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -49,6 +85,7 @@ class PhaseResult(Record):
     """Measurements after one phase."""
 
     nullable = ("quality",)
+    rows = {"candidates": list[CandidateRow]}  # noqa: RUF012
 
     phase: int
     accuracy: float  # percent over all classes seen; AP for detectors
@@ -76,6 +113,7 @@ class PhaseResult(Record):
 class RunResult(Record):
     """Result of a run: the last line of its results.jsonl."""
 
+    rows = {"volume_ratios": list[RatioRow]}  # noqa: RUF012
     nullable = ("quality", "mean_choice", "paper", "commit", "gpu", "first_phase_seconds")
 
     method: str

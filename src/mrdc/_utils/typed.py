@@ -1,0 +1,32 @@
+"""Check JSON values against type hints."""
+
+import math
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether a JSON value has a type; numbers must be finite, and lists may stand for tuples.
+
+    A TypedDict stands for an object with at least its keys.
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if kind in (Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if kind is Literal:
+        return value in parts
+    if kind in (list, tuple):
+        return isinstance(value, list | tuple) and all(fits(one, parts[0]) for one in value)
+    if kind is dict:
+        return isinstance(value, dict) and all(
+            fits(name, parts[0]) and fits(one, parts[1]) for name, one in value.items()
+        )
+    if is_typeddict(hint):
+        named = get_type_hints(hint).items()
+        return isinstance(value, dict) and all(n in value and fits(value[n], h) for n, h in named)
+    if hint in (int, float):
+        number = isinstance(value, int if hint is int else int | float)
+        return number and not isinstance(value, bool) and abs(value) < math.inf  # type: ignore[arg-type]
+    return isinstance(value, hint or type(None))

@@ -1,0 +1,70 @@
+"""Files on file systems that refuse this and that."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrdc._utils.errors import OutputError, UsageError
+from mrdc._utils.files import sweep, try_lock, whole_file
+from mrdc.experiments.folder import lock
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, number: int) -> None:
+    """Let a call fail, for folders if it is fsync."""
+    original = getattr(module, name)
+
+    def call(file: Any, *more: Any) -> Any:
+        descriptor = file if isinstance(file, int) else file.fileno()
+        if name != "fsync" or Path(f"/proc/self/fd/{descriptor}").resolve().is_dir():
+            raise OSError(number, os.strerror(number))
+        return original(file, *more)
+
+    monkeypatch.setattr(module, name, call)
+
+
+def test_a_folder_that_cannot_be_synced_still_holds_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems refuse that; only a disk error is reported, and as what it is."""
+    for number in (errno.EINVAL, errno.EACCES):
+        refusing(monkeypatch, os, "fsync", number)
+        with whole_file(tmp_path / "a") as file:
+            file.write(b"x")
+        assert (tmp_path / "a").read_bytes() == b"x"
+    monkeypatch.undo()
+    refusing(monkeypatch, os, "fsync", errno.EIO)
+    message = "written, but the folder could not be synced"
+    with pytest.raises(OutputError, match=message), whole_file(tmp_path / "b") as file:
+        file.write(b"y")
+    assert (tmp_path / "b").read_bytes() == b"y"
+
+
+def test_a_lock_that_another_holds_is_refused(tmp_path: Path) -> None:
+    with lock(tmp_path / "lock", "busy"), pytest.raises(UsageError, match="busy"):
+        lock(tmp_path / "lock", "busy")
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusing(monkeypatch, fcntl, "flock", errno.ENOLCK)
+    lock(tmp_path / "lock", "busy").close()
+    assert "cannot be locked here: run one process at a time" in capsys.readouterr().err
+
+
+def test_what_killed_processes_left_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But neither a file that is being written, nor that of another name, nor a new one."""
+    names = [".a[.mrdc.0001.tmp", ".a[.mrdc.0002.tmp", ".b.mrdc.0003.tmp", ".a[.mrdc.new.tmp"]
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0) if "new" not in name else None)
+    with (tmp_path / names[1]).open("rb") as held:
+        assert try_lock(held)
+        sweep(tmp_path / "a[.mrdc")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])

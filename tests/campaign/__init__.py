@@ -1,0 +1,1 @@
+"""Seeded fuzzers, kills and loads: `python -m tests.campaign --cases 1000 --seed 0`."""
