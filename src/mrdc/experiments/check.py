@@ -21,7 +21,7 @@ from mrdc.training.exemplars import fixed_quality
 from mrdc.training.settings import RunSettings
 
 Listener = Callable[[str, dict[str, Any]], None]
-MOST_LR = 1e6  # float32 overflows far above
+MOST_LR = 1e38  # float32 ends a little above
 NAMED = 5  # unreadable images that an error lists
 
 
