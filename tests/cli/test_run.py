@@ -55,7 +55,7 @@ REFUSED = [
     ("--memory.quality -5", "--memory.quality -5: give auto"),
     ("--memory.quality 50 --memory.codec jpeg webp", "give one --memory.codec with it"),
     ("--memory.qualities 50 101", "from 1 to 100, got 101"),
-    ("--memory.qualities", "give at least one codec and one quality"),
+    ("--memory.qualities", "give at least one codec, one quality and one scale"),
     ("--memory.codec gif", "unknown codec 'gif'"),
     ("--memory.codec png", "--memory.codec png: has no qualities to choose from"),
     ("--memory.select herdin", "did you mean 'herding'?"),
