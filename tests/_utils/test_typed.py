@@ -1,6 +1,6 @@
 """JSON values against type hints."""
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
@@ -10,6 +10,7 @@ from mrdc._utils.typed import fits
 class Row(TypedDict):
     name: str
     size: int | None
+    note: NotRequired[str]
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,8 @@ class Row(TypedDict):
         ({"a": 1.5}, dict[str, float], True),
         ({"a": None}, dict[str, float], False),
         ([{"name": "a", "size": None, "more": 1}], list[Row], True),
+        ([{"name": "a", "size": 1, "note": "b"}], list[Row], True),
+        ([{"name": "a", "size": 1, "note": 2}], list[Row], False),
         ([{"name": "a"}], list[Row], False),
         ([3], list[Row], False),
         ("a", Literal["a", "b"], True),

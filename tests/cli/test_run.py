@@ -97,7 +97,7 @@ def test_a_strict_budget_without_room_leaves_no_folder(tmp_path: Path, cli: Cli)
 @pytest.mark.parametrize("recipe", ["lwf-mrdc", "finetune"])
 def test_weights_that_are_no_longer_finite(recipe: str, photos: Path, tmp_path: Path) -> None:
     """After the last step of an epoch: one line, not a traceback or a result."""
-    flags = ["--data", photos, *SHORT, "--train.lr", "1e30", "--out", tmp_path / "run", "--json"]
+    flags = ["--data", photos, *SHORT, "--train.lr", "1e6", "--out", tmp_path / "run", "--json"]
     process = Running("run", recipe, *flags, "--first", "equal", "--train.batch-size", "32")
     assert process.wait() == 2
     assert "lower --train.lr" in process.text("err")

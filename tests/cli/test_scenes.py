@@ -227,7 +227,8 @@ def test_a_detector_counts_parts_of_a_phase(capsys: pytest.CaptureFixture[str]) 
 def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None:
     """R_q averaged over the phases of the run with originals; a folder without it is refused."""
     folders: dict[str, dict[str, Any]] = {"first": {"mean_choice": 50}, "bare": {}}
-    folders["none"] = {"volume_ratios": [{}]}
+    row = {"codec": "jpeg", "quality": 50, "quantity": [3], "by_phase": [9.0], "mean": 9.0}
+    folders["none"] = {"volume_ratios": [row | {"verdict": "lost"}], "accuracy": [50.0]}
     for name, more in folders.items():
         (tmp_path / name).mkdir()
         text = json.dumps(result(**more).to_json()) + "\n"

@@ -25,6 +25,8 @@ ROWS: list[dict[str, Any]] = [
         "by_phase": [ratio, 9.0],  # later phases do not count
         "ratio_per_image": [r, 9.0],
         "discrepancy": [apart, 9.0],
+        "mean": ratio,
+        "verdict": "passes",
     }
     for quality, (images, ratio, r, apart) in MEASURED.items()
 ]

@@ -324,6 +324,9 @@ def test_a_strange_line_does_not_keep_a_run_from_finishing(line: bytes, tmp_path
     assert finished(tmp_path) is None
 
 
+ROW = {"codec": "jpeg", "quality": 50, "by_phase": [], "mean": 1.0, "verdict": "chosen"}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -332,6 +335,7 @@ def test_a_strange_line_does_not_keep_a_run_from_finishing(line: bytes, tmp_path
         {"memory": 3},
         {"seconds": None},
         {"volume_ratios": [{"codec": "jpeg"}]},
+        {"volume_ratios": [ROW | {"quantity": []}]},
         {"phases": 3, "method": 7},
     ],
 )

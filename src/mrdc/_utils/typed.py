@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 def fits(value: object, hint: Any) -> bool:
     """Whether a JSON value has a type; numbers must be finite, and lists may stand for tuples.
 
-    A TypedDict stands for an object with at least its keys.
+    A TypedDict stands for an object with at least its required keys.
     """
     kind, parts = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -24,8 +24,11 @@ def fits(value: object, hint: Any) -> bool:
             fits(name, parts[0]) and fits(one, parts[1]) for name, one in value.items()
         )
     if is_typeddict(hint):
-        named = get_type_hints(hint).items()
-        return isinstance(value, dict) and all(n in value and fits(value[n], h) for n, h in named)
+        return (
+            isinstance(value, dict)
+            and hint.__required_keys__ <= value.keys()
+            and all(fits(value[n], h) for n, h in get_type_hints(hint).items() if n in value)
+        )
     if hint in (int, float):
         number = isinstance(value, int if hint is int else int | float)
         return number and not isinstance(value, bool) and abs(value) < math.inf  # type: ignore[arg-type]

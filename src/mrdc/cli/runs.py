@@ -81,8 +81,8 @@ def volumes(console: Console, found: RunResult) -> None:
             name,
             f"{sum(row['quantity']):,}",
             ratio(row["mean"]),
-            ratio(row["mean_ratio_per_image"]),
-            small_number(row["mean_discrepancy"]),
+            ratio(row.get("mean_ratio_per_image")),
+            small_number(row.get("mean_discrepancy")),
             "stored" if (row["codec"], quality) in stored else row["verdict"],
         )
     console.print(rows)

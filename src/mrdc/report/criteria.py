@@ -59,7 +59,7 @@ def _figure(group: Group) -> Figure:
         [["codec", "quality", "phase", *symbols]],
     )
     by_phase = {  # criterion and candidate
-        (name, n): [phase.candidates[n][key] for phase in run.phases]
+        (name, n): [phase.candidates[n].get(key) for phase in run.phases]
         for name, key in shown.items()
         for n in rows
     }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Self, TypedDict, get_type_hints
+from typing import Any, NotRequired, Self, TypedDict, get_type_hints
 
 from mrdc._utils.errors import DataError
 from mrdc._utils.typed import fits
@@ -18,6 +18,8 @@ class CandidateRow(TypedDict):
     quality: int | None
     quantity: int
     volume_ratio: float | None
+    ratio_per_image: NotRequired[float | None]
+    discrepancy: NotRequired[float | None]
 
 
 class RatioRow(TypedDict):
@@ -26,7 +28,12 @@ class RatioRow(TypedDict):
     codec: str
     quality: int | None
     quantity: list[int]
+    by_phase: list[float | None]
+    ratio_per_image: NotRequired[list[float | None]]
+    discrepancy: NotRequired[list[float | None]]
     mean: float | None
+    mean_ratio_per_image: NotRequired[float | None]
+    mean_discrepancy: NotRequired[float | None]
     verdict: str
 
 
@@ -179,3 +186,11 @@ class RunResult(Record):
     unlabelled: int | None = None
     steps: int | None = None
     dropped: int | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        found = super().from_json(values)
+        lists = [part for row in found.volume_ratios for part in row.values()]
+        if any(isinstance(p, list) and len(p) != len(found.accuracy) for p in lists):
+            raise DataError("a row of volume_ratios lacks phases")
+        return found
