@@ -83,7 +83,7 @@ def volumes(console: Console, found: RunResult) -> None:
             ratio(row["mean"]),
             ratio(row.get("mean_ratio_per_image")),
             small_number(row.get("mean_discrepancy")),
-            "stored" if (row["codec"], quality) in stored else row["verdict"],
+            "stored" if (row["codec"], quality) in stored else row.get("verdict", ""),
         )
     console.print(rows)
     lines = [f"{what}: {why}" for what, why in found.left_out.items()]

@@ -34,7 +34,7 @@ class RatioRow(TypedDict):
     mean: float | None
     mean_ratio_per_image: NotRequired[float | None]
     mean_discrepancy: NotRequired[float | None]
-    verdict: str
+    verdict: NotRequired[str]
 
 
 class Record:
@@ -72,9 +72,14 @@ class Record:
             if not fits(value, hints[name]):
                 raise DataError(f"{name} of a {cls.__name__} cannot be {value!r:.60}")
         try:
-            return cls(**given)
+            found = cls(**given)
         except TypeError as error:  # a field is missing
             raise DataError(f"not a {cls.__name__}: {error}") from None
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Raise a DataError if fields contradict each other."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +192,7 @@ class RunResult(Record):
     steps: int | None = None
     dropped: int | None = None
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        found = super().from_json(values)
-        lists = [part for row in found.volume_ratios for part in row.values()]
-        if any(isinstance(p, list) and len(p) != len(found.accuracy) for p in lists):
+    def _check(self) -> None:
+        lists = [part for row in self.volume_ratios for part in row.values()]
+        if any(isinstance(p, list) and len(p) != len(self.accuracy) for p in lists):
             raise DataError("a row of volume_ratios lacks phases")
-        return found
