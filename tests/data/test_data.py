@@ -160,7 +160,9 @@ def test_unreadable_files_are_named_when_they_are_loaded(photos: Path) -> None:
         file.truncate(1 << 40)
     images = open_images(photos)
     large = next(photo for photo in images.photos[0] if photo.id.endswith("large.jpg"))
-    with pytest.raises(ImageError, match=r"large\.jpg: 1,099,511,627,776 bytes; an image has at most 534,"):
+    with pytest.raises(
+        ImageError, match=r"large\.jpg: 1,099,511,627,776 bytes; an image has at most 534,"
+    ):
         large.load()
     with pytest.raises(ImageError, match=r"class0/zz\.jpg: not a regular file"):
         images.photos[0][-1].load()
