@@ -126,7 +126,7 @@ def step(name: str) -> Arrays:
     return {n: t.numpy() for n, t in tensors.items()} | {"loss": np.array(losses)}
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_several_processes_is_that_of_one(name: str, count: int) -> None:
     """Weights, the state of the method and the loss, with parts of unequal size."""

@@ -98,7 +98,11 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize("recipe", KILLED, ids=lambda recipe: str(recipe[0]))
+@pytest.mark.parametrize(
+    "recipe",
+    [KILLED[0], *(pytest.param(recipe, marks=pytest.mark.slow) for recipe in KILLED[1:])],
+    ids=lambda recipe: str(recipe[0]),
+)
 def test_kills_at_random_moments_change_no_number(
     recipe: list[str], tiny: list[str], tmp_path: Path
 ) -> None:

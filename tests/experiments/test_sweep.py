@@ -307,7 +307,9 @@ def test_a_cell_that_fails_does_not_stop_the_others(
     assert not (out / "sweep.json").exists() and not (out / "budget=1kB").exists()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_runs_end_with_their_sweep(command: list[str], tmp_path: Path, end: signal.Signals) -> None:
     """However it ends; their folders can be resumed, and no other run is started."""
     out = tmp_path / "out"
