@@ -1,8 +1,10 @@
 """The command line: one thin function per verb, and everything that prints."""
 
+import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from mrdc._utils.errors import lacks_memory
 
@@ -22,12 +24,25 @@ def interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def keep_freed_memory() -> None:
+    """Let the C library reuse large freed blocks rather than return them to the kernel.
+
+    Networks on CPUs free and allocate maps of many megabytes all the time: faulting their pages
+    in again took a quarter of the time of `mrdc plan`.
+    """
+    with suppress(OSError, AttributeError):  # not glibc
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, at its maximum
+        libc.mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
+
+
 def start() -> None:
     """Run the command line and exit with its code.
 
     SIGTERM and SIGHUP are handled like Ctrl-C, unless they are ignored (`nohup`). The second one
     ends the process at once.
     """
+    keep_freed_memory()
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)

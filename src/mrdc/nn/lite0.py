@@ -23,15 +23,28 @@ STAGES = (
 
 
 class SameConv(nn.Conv2d):
-    """A convolution with TensorFlow's SAME padding, heavier at the end."""
+    """A convolution with TensorFlow's SAME padding, heavier at the end.
+
+    On CPUs torch is slow at 1x1 filters and at padding; both are avoided here.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.kernel_size == (1, 1):
+            return per_pixel(input, self.weight.flatten(1), self.bias)
         pads: list[int] = []
         sides = zip(input.shape[:1:-1], self.kernel_size, self.stride, strict=True)
         for side, kernel, stride in sides:
             total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
             pads += [total // 2, total - total // 2]
-        return super().forward(F.pad(input, pads) if any(pads) else input)
+        both = (pads[2], pads[0])
+        if pads != [both[1], both[1], both[0], both[0]]:
+            input, both = F.pad(input, pads), (0, 0)
+        return F.conv2d(input, self.weight, self.bias, self.stride, both, groups=self.groups)
+
+
+def per_pixel(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A 1x1 convolution of maps (n, c, h, w) as a product of matrices."""
+    return F.linear(x.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
 
 
 def conv(inp: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> SameConv:
@@ -60,8 +73,8 @@ class Block(nn.Module):
         self._bn2 = norm(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = F.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
-        wide = F.relu6(self._bn1(self._depthwise_conv(wide)))
+        wide = F.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expands else x
+        wide = F.relu6(self._bn1(self._depthwise_conv(wide)), inplace=True)
         narrow: Tensor = self._bn2(self._project_conv(wide))
         return x + narrow if self.skips else narrow
 
@@ -88,8 +101,8 @@ class Lite0(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features, shape (n, 1280)."""
-        x = self._blocks(F.relu6(self._bn0(self._conv_stem(x))))
-        return F.relu6(self._bn1(self._conv_head(x))).mean((2, 3))
+        x = self._blocks(F.relu6(self._bn0(self._conv_stem(x)), inplace=True))
+        return F.relu6(self._bn1(self._conv_head(x)), inplace=True).mean((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self._fc(self.features(x))
