@@ -1,7 +1,6 @@
 """Tables of runs: what was run, results, budgets and detection."""
 
 from collections.abc import Sequence
-from statistics import mean
 
 from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.text import learned
@@ -11,11 +10,7 @@ from mrdc.report.figures import Grid, Part, Section
 from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data, with_spread
 
 HELD_OUT = "no test images of their own; accuracy is on training images that were set aside"
-CLASSES = (
-    "Averaged: mean over all phases. Forgetting: earlier tasks now minus their best. Old as old: "
-    "test images of old classes that are assigned to any old class, mean over the phases after "
-    "the first; new as new likewise."
-)
+CLASSES = "Averaged: mean over all phases. Forgetting: earlier tasks now minus their best."
 PSEUDO_LABELS = "Pseudo labels; compared with the true boxes at an IoU of 0.5 where they are known."
 PSEUDO = {  # columns, and where a phase's report has them
     "labels per image": ("labels_per_image", "pseudo_labels_per_image"),
@@ -95,15 +90,7 @@ def _result(group: Group) -> Json:
         found["forgetting"] = with_spread([result.average_forgetting for result in results])
         lost = [result.initial_forgetting for result in results]
         found["of first classes"] = with_spread(lost)
-        found["old as old %"] = group.text(lambda run: mean_of(run, "old_as_old"))
-        found["new as new %"] = group.text(lambda run: mean_of(run, "new_as_new"))
     return found | {"images held": f"{group.mean(lambda run: run.last.memory.items):,.0f}"}
-
-
-def mean_of(run: RunRecord, name: str) -> float | None:
-    """Mean of a field over the phases that have it."""
-    known = [value for phase in run.phases if (value := getattr(phase, name)) is not None]
-    return mean(known) if known else None
 
 
 def budgets(runs: Sequence[RunRecord]) -> Section:
