@@ -27,6 +27,7 @@ from mrdc.nn.embed import embed_together, network_embedder
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.feed import open_feed
 from mrdc.training.fit import Epoch, Stop, fit
+from mrdc.training.match import Copies
 from mrdc.training.phases import Phases
 from mrdc.training.resume import Keeper
 from mrdc.training.settings import MemorySettings
@@ -114,7 +115,11 @@ def step(name: str) -> Arrays:
     fit(
         made.model,
         partial(method.loss, made.model, made.teacher),
-        open_feed(made.train, 8, CPU, "gpu" if "dde" in name else "ram", 1, False, made.companions),
+        open_feed(
+            *(made.train, 8, CPU, "gpu" if "dde" in name else "ram", 1, False),
+            companions=made.companions,
+            copies=Copies(0.5, np.arange(6), examples([2] * 11).pick(range(5, 11))),
+        ),
         TrainSettings(epochs=1, batch_size=11, lr=0.1, brightness=0.2),
         seed=5,
         clamp=method.needs.clamp,
@@ -258,7 +263,7 @@ def learned(name: str, keeper: Keeper | None = None) -> dict[str, Any]:
         stream=coloured_stream(2, 1, images=6),
         size=16,
         memory={"budget": "2/class", "quality": "auto", "qualities": (90,), "epsilon": 1e9},
-        train=TrainSettings(epochs=1, batch_size=5, brightness=0.1),
+        train=TrainSettings(epochs=1, batch_size=5, brightness=0.1, match=0.5),
     )
     return outcome(run)
 

@@ -226,6 +226,27 @@ def test_forgetting_of_the_first_classes(tmp_path: Path) -> None:
     assert section("forgetting", [short_run]).parts == []
 
 
+def test_old_and_new_classes_in_the_confusion(tmp_path: Path) -> None:
+    """Means over the phases after the first, and over seeds; results without them have no table."""
+    runs = []
+    for seed, shift in enumerate((0.0, 10.0)):
+        shares = [(60.0 + shift, 90.0), (50.0 + shift, 80.0)]
+        later = [
+            phase(n, 50.0, old_as_old=old, new_as_new=new) for n, (old, new) in enumerate(shares, 1)
+        ]
+        runs.append(made(tmp_path / f"{seed}", events=[phase(0, 70.0), *later], seed=seed))
+    (table,) = grids("confusion", runs)
+    assert table.rows == [
+        ["run", "old as old, %", "new as new, %"],
+        ["lucir-mrdc, quality auto", "60.00 ± 7.07", "85.00 ± 0.00"],
+    ]
+    old, new, by_task = figures("confusion", runs)
+    assert [row[1:3] for row in old.data[1:]] == [[1, 65.0], [2, 55.0]]
+    assert [row[1:3] for row in new.data[1:]] == [[1, 90.0], [2, 80.0]]
+    assert by_task.data[0][0] == "true task"
+    assert grids("confusion", [made(tmp_path / "older")]) == []
+
+
 def test_ratios_of_a_grid_are_those_along_originals(tmp_path: Path) -> None:
     """By phase, and their mean: (1.2 + 1.2) / 2. A run outside the grid has a figure of its own."""
     runs = grid(tmp_path / "a", {"original": [40.0], "50": [50.0], "10": [45.0]})

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from mrdc.nn.net import Net, Output
-from mrdc.training.evaluate import evaluate
+from mrdc.training.evaluate import evaluate, sides
 
 
 class Known(Net):
@@ -44,8 +44,17 @@ def test_accuracy_by_hand(size: int) -> None:
     assert found["accuracy"] == found["head_accuracy"] == pytest.approx(400 / 7)
     assert found["tasks"] == pytest.approx([75.0, 100 / 3])
     assert found["confusion"] == [[3, 1], [2, 1]]
+    assert (found["old_as_old"], found["new_as_new"]) == pytest.approx((75.0, 100 / 3))
     tasks = [range(1), range(1, 3)]
     found = evaluate(HEAD, lambda out: torch.eye(3)[[2] * len(out.scores)], seen, tasks)
     assert (found["accuracy"], found["head_accuracy"]) == pytest.approx((300 / 7, 400 / 7))
     assert found["tasks"] == pytest.approx([0.0, 60.0])
     assert found["confusion"] == [[0, 2], [0, 5]]
+    assert (found["old_as_old"], found["new_as_new"]) == (0.0, 100.0)
+
+
+def test_old_and_new_by_hand() -> None:
+    """Old classes are those of all earlier tasks, wherever in them an image ends up."""
+    counts = torch.tensor([[4, 1, 5], [2, 6, 2], [1, 2, 7]])
+    assert sides(counts) == {"old_as_old": 65.0, "new_as_new": 70.0}
+    assert sides(counts[:1, :1]) == {}

@@ -122,6 +122,7 @@ def test_first_phase_does_not_depend_on_memory_or_later_phases() -> None:
     """Nor on threads, or on later hooks. Methods of other packages share it once they name it."""
     assert key() == key(memory={"quality": "50"}) == key(threads=1) == key(LUCIR(margin=0.4))
     assert key() == key(AANets(LUCIR()))
+    assert key(train=TrainSettings(match=0.5)) == key(train=TrainSettings())
     assert key(Mine()) is None and key(AANets(Mine())) is None
 
 

@@ -1,5 +1,6 @@
 """Results of runs, sweeps and studies."""
 
+from itertools import accumulate, zip_longest
 from typing import Any
 
 from rich.console import Console
@@ -29,12 +30,12 @@ def run(console: Console, found: RunResult) -> None:
         line = styled(("Warning:", "yellow"), f" {learned(found.in_training)}")
         console.print(line, soft_wrap=True)
     if found.ap is None:
-        columns = zip(found.sizes or [], found.accuracy, found.head_accuracy or [], strict=True)
-        rows = table("phase", "classes", "accuracy %", "head %")
-        seen = 0
-        for phase, (new, score, head) in enumerate(columns):
-            seen += new
-            rows.add_row(str(phase), str(seen), f"{score:.2f}", f"{head:.2f}")
+        rows = table("phase", "classes", "accuracy %", "head %", "old as old %", "new as new %")
+        lists = (found.accuracy, found.head_accuracy, found.old_as_old, found.new_as_new)
+        columns = zip_longest(accumulate(found.sizes or []), *(one or [] for one in lists))
+        for phase, (seen, *scores) in enumerate(columns):
+            shares = ("" if score is None else f"{score:.2f}" for score in scores)
+            rows.add_row(str(phase), str(seen), *shares)
     else:
         rows = table("phase", "AP", "AP50", "AP75")
         for phase, aps in enumerate(zip(found.ap, found.ap50 or [], found.ap75 or [], strict=True)):

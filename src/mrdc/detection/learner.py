@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -31,6 +30,7 @@ from mrdc.planning.volume import gram
 from mrdc.training.classes import content_digest
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.fit import Epoch, Stop, fit
+from mrdc.training.match import unmatched
 from mrdc.training.phases import Learner, Phases, Session
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
@@ -244,7 +244,7 @@ class SceneLearner(Learner):
             content_digest(photos, settings.threads),
             [boxes.tolist() for boxes in scenes.boxes],
             (settings.method, settings.options, settings.seed, settings.detector),
-            (settings.short, settings.long, asdict(settings.train)),
+            (settings.short, settings.long, unmatched(settings.train)),
             "" if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest(),
             (self.stream.train.classes, self.device.type, torch.__version__),
         )

@@ -60,6 +60,7 @@ def check_classes(settings: RunSettings) -> None:
         ("--train.epochs", train.epochs, 1),
         ("--train.batch-size", train.batch_size, 2),
         ("--train.brightness", train.brightness, 0),
+        ("--train.match", train.match, 0),
         ("--size", settings.size, 16),
     )
     if not (all(0 < part <= 1 for part in train.milestones) and 0 < train.gamma <= 1):
@@ -67,8 +68,9 @@ def check_classes(settings: RunSettings) -> None:
             "--train.milestones must be fractions of the epochs, above 0 and up to 1, and "
             f"--train.gamma likewise; got {' '.join(map(str, train.milestones))} and {train.gamma}"
         )
-    if train.brightness > 1:
-        raise UsageError(f"--train.brightness must be at most 1, got {train.brightness}")
+    for flag, share in (("brightness", train.brightness), ("match", train.match)):
+        if share > 1:
+            raise UsageError(f"--train.{flag} must be at most 1, got {share}")
     device = pick_device(settings.device).type
     if settings.resident == "gpu" and device != "cuda":
         raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")

@@ -11,6 +11,7 @@ from mrdc.report.figures import (
     COLOURS,
     Figure,
     Grid,
+    Part,
     Section,
     drawn,
     label_points,
@@ -19,10 +20,26 @@ from mrdc.report.figures import (
     wrapped,
 )
 from mrdc.report.lead import picked, verdict
-from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, spread
+from mrdc.report.runs import (
+    Group,
+    RunRecord,
+    by_seed,
+    named_data,
+    quality_grids,
+    spread,
+    with_spread,
+)
 
 KINDS = ("train", "taken_over", "decode", "select", "volume_ratio", "encode", "evaluate")
 TAKEN_OVER = "Taken over: a first phase that another run trained and this one shares."
+BOTH_SIDES = (
+    "Test images of old classes assigned to any old class, and of new ones to any new class; mean "
+    "over the phases after the first."
+)
+SIDES: dict[str, Callable[[RunRecord], list[float]]] = {
+    "old as old, %": lambda run: [p.old_as_old for p in run.phases if p.old_as_old is not None],
+    "new as new, %": lambda run: [p.new_as_new for p in run.phases if p.new_as_new is not None],
+}
 
 
 def accuracy(runs: Sequence[RunRecord]) -> Section:
@@ -36,11 +53,15 @@ def accuracy(runs: Sequence[RunRecord]) -> Section:
 
 
 def by_phase(
-    groups: Sequence[Group], what: str, values: Callable[[RunRecord], Sequence[float]]
+    groups: Sequence[Group],
+    what: str,
+    values: Callable[[RunRecord], Sequence[float]],
+    first: int = 0,
 ) -> list[Figure]:
     """Figures for each data set and number of phases, with a line for each group.
 
-    A figure has no more lines than there are colours, and about as many as the next.
+    A figure has no more lines than there are colours, and about as many as the next. Values
+    start with phase `first`.
     """
     streams: dict[tuple[str, int], list[Group]] = {}
     for group in groups:
@@ -49,12 +70,15 @@ def by_phase(
     for here in streams.values():
         count = -(-len(here) // len(COLOURS))
         cuts = [len(here) * part // count for part in range(count + 1)]
-        found += [_by_phase(here[start:end], what, values) for start, end in pairwise(cuts)]
+        found += [_by_phase(here[start:end], what, values, first) for start, end in pairwise(cuts)]
     return found
 
 
 def _by_phase(
-    groups: Sequence[Group], what: str, values: Callable[[RunRecord], Sequence[float]]
+    groups: Sequence[Group],
+    what: str,
+    values: Callable[[RunRecord], Sequence[float]],
+    first: int,
 ) -> Figure:
     run = groups[0].first
     seeds = "; bars: standard deviation over seeds" if any(len(g.runs) > 1 for g in groups) else ""
@@ -67,8 +91,9 @@ def _by_phase(
         for number, group in enumerate(groups):
             points = list(zip(*map(values, group.runs), strict=False))
             means, spreads = [mean(p) for p in points], [spread(p) for p in points]
-            line(axes, number, range(len(points)), means, group.label, spreads)
-            rows = enumerate(zip(means, spreads, strict=True))
+            places = range(first, first + len(points))
+            line(axes, number, places, means, group.label, spreads)
+            rows = enumerate(zip(means, spreads, strict=True), first)
             figure.data += [[group.label, place, *row] for place, row in rows]
         axes.set(ylabel=what, xlabel="phase")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -116,9 +141,22 @@ def _trade_off(grid: dict[str, Group]) -> Figure:
 
 
 def confusion(runs: Sequence[RunRecord]) -> Section:
-    """Tasks that images of each task are assigned to, for the first seed of each group."""
+    """Test images assigned to old and new classes, and by task for the first seed of each group."""
     groups = [g for g in by_seed(runs) if len(g.first.last.confusion or []) > 1]
-    return Section("confusion", "Confusion by task (first seed)", [*map(_confusion, groups)])
+    return Section("confusion", "Confusion", [*old_and_new(groups), *map(_confusion, groups)])
+
+
+def old_and_new(groups: Sequence[Group]) -> list[Part]:
+    """Shares of old test images assigned to any old class, and of new ones to any new class."""
+    known = [g for g in groups if all(values(run) for run in g.runs for values in SIDES.values())]
+    if not known:
+        return []
+    rows = [
+        name | {what: with_spread([mean(of(run)) for run in g.runs]) for what, of in SIDES.items()}
+        for name, g in zip(named_data(known), known, strict=True)
+    ]
+    lines = [figure for what, of in SIDES.items() for figure in by_phase(known, what, of, first=1)]
+    return [Grid.of(rows, BOTH_SIDES), *lines]
 
 
 def _confusion(group: Group) -> Figure:
@@ -126,7 +164,7 @@ def _confusion(group: Group) -> Figure:
     counts = np.array(run.last.confusion)
     shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     figure = Figure(
-        f"{run.data}, {group.label}",
+        f"{run.data}, {group.label}: confusion by task after the last phase (first seed)",
         "Percentage of the images of each task that are assigned to classes of each task",
         [["true task", "predicted task", "percent"]],
     )

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +31,7 @@ from mrdc.training.evaluate import Views, evaluate
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.feed import open_feed
 from mrdc.training.fit import Epoch, Stop, fit
+from mrdc.training.match import Copies, copies_of, unmatched
 from mrdc.training.phases import Learner, Phases, Session
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
@@ -210,6 +212,7 @@ class ClassLearner(Learner):
         *,
         on_epoch: Callable[[Stop], None] = lambda stop: None,
         companions: Companions | None = None,
+        copies: Copies | None = None,
         **options: Any,
     ) -> None:
         """`fit` with the device, precision, seeds and events of the run."""
@@ -224,6 +227,7 @@ class ClassLearner(Learner):
                 self.settings.threads,
                 self.model.compiled is not None,
                 companions,
+                copies,
             )
 
         def report(epoch: Epoch, stop: Stop) -> None:
@@ -295,9 +299,25 @@ class ClassLearner(Learner):
     def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
         lesson = self.lesson
         assert lesson is not None
-        examples, training, companions = lesson.train, lesson.training, lesson.companions
+        copies = self._copies(lesson)
         with self._compiled(lesson):
-            self.fit(examples, training, companions=companions, resume=resume, on_epoch=on_epoch)
+            self.fit(
+                lesson.train,
+                lesson.training,
+                companions=lesson.companions,
+                copies=copies,
+                resume=resume,
+                on_epoch=on_epoch,
+            )
+
+    def _copies(self, lesson: Lesson) -> Copies | None:
+        """Copies of new images, as the memory has stored those of the last phase."""
+        if self.exemplars is None:
+            return None
+        new = np.flatnonzero(np.array(lesson.train.labels) >= lesson.old)
+        memory, match = self.exemplars.memory, lesson.training.match
+        with self.session.clock.part("encode"):
+            return copies_of(lesson.train, new, memory, match, self.settings.threads)
 
     def finish(self) -> None:
         lesson, session = self.lesson, self.session
@@ -390,7 +410,7 @@ class ClassLearner(Learner):
             first.labels,
             asdict(self.architecture),
             weights,
-            asdict(self.settings.train),
+            unmatched(self.settings.train),
             self.settings.seed,
             self.method.first_phase,
             self.device.type,

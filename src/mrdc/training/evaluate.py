@@ -78,4 +78,20 @@ def evaluate(
         "head_accuracy": percent(right["head"], range(classes)),
         "tasks": [percent(right["method"], labels) for labels in tasks],
         "confusion": pairs.long().view(len(tasks), -1).tolist(),
+        **sides(pairs.view(len(tasks), -1)),
+    }
+
+
+def sides(confusion: Tensor) -> dict[str, float]:
+    """Percent of the test images of old classes that are assigned to an old class, new likewise.
+
+    Empty after the first phase, which has no old classes. Low numbers show a network that
+    mistakes one side for the other, whatever it knows about the classes within a side.
+    """
+    old, new = confusion[:-1], confusion[-1]
+    if not len(old):
+        return {}
+    return {
+        "old_as_old": 100 * int(old[:, :-1].sum()) / int(old.sum()),
+        "new_as_new": 100 * int(new[-1]) / int(new.sum()),
     }

@@ -23,6 +23,7 @@ from mrdc.data.crops import centre_crop, resize, train_crop
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.data.loader import Images, grouped
 from mrdc.distributed.group import world
+from mrdc.training.match import Copies, shown, with_copies
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
 SHARE = 0.4  # of free memory that decoded images may take
@@ -80,11 +81,13 @@ class HostFeed:
     device: torch.device
     threads: int | None = None
     companions: Companions | None = None
+    copies: Copies | None = None  # among the images, after those that have labels
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        places = shown(self.copies, len(self), seed, epoch)
         order = np.arange(len(self))
         rng = np.random.default_rng((seed, epoch))
         rng.shuffle(order)
@@ -92,15 +95,15 @@ class HostFeed:
 
         def view(job: tuple[int, bool]) -> Tensor:
             index, cropped = job
-            image = self.images[index][0]
+            image = self.images[int(places[index])][0]
             if not cropped:
                 return centre_crop(image, self.size)
             return train_crop(image, self.size, np.random.default_rng((seed, epoch, index)))
 
         if self.companions is not None and self.companions.match is not None:
             own = world().part(np.arange(len(self)))
-            places = np.array_split(own, len(in_batches(own, batch_size)))
-            everything = [[(i, True) for i in part.tolist()] for part in places]
+            parts = np.array_split(own, len(in_batches(own, batch_size)))
+            everything = [[(i, True) for i in part.tolist()] for part in parts]
             made = grouped(view, everything, self.threads)
             self.companions.match(views.to(self.device) for views in made)
         companions, told = chosen(self.companions, batches, rng)
@@ -142,9 +145,12 @@ class GpuFeed:
         threads: int | None = None,
         compiled: bool = False,
         companions: Companions | None = None,
+        copies: Copies | None = None,
     ):
-        self.size, self.compiled, self.companions = size, compiled, companions
+        self.size, self.compiled = size, compiled
+        self.companions, self.copies = companions, copies
         self.labels = torch.tensor(examples.labels, device=device)
+        examples = with_copies(examples, copies)
         own = examples.pick(range(*world().span(len(examples))))
         self.sides = np.empty((len(own), 2), np.int64)
         self.images = torch.empty(len(own), 0, 3, 0, dtype=torch.uint8, device=device)
@@ -185,13 +191,15 @@ class GpuFeed:
 
     def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
         rng = np.random.default_rng((seed, epoch))
-        height, width = self.sides[:, 0], self.sides[:, 1]
+        places = shown(self.copies, len(self), seed, epoch)
+        height, width = self.sides[places].T
+        self.places = self._send(places)
         crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
         batches = own_parts(in_batches(rng.permutation(len(self)), batch_size))
         if self.companions is not None and self.companions.match is not None:
             own = torch.arange(*world().span(len(self)), device=self.labels.device)
-            places = torch.split(own, batch_size)
-            self.companions.match(self._views(crops, part, batch_size) for part in places)
+            parts = torch.split(own, batch_size)
+            self.companions.match(self._views(crops, part, batch_size) for part in parts)
         companions, told = chosen(self.companions, batches, rng)
         others = crops
         if self.companions is not None and not self.companions.cropped:
@@ -212,7 +220,7 @@ class GpuFeed:
         """Crops of these images, one batch size at a time."""
         views = []
         for part in torch.split(index, batch_size):
-            images = self.images.index_select(0, part).permute(0, 2, 1, 3)
+            images = self.images.index_select(0, self.places[part]).permute(0, 2, 1, 3)
             compiled = self.compiled and len(part) == batch_size
             crop = compiled_crop() if compiled else crop_batch
             views.append(crop(images, crops[:, part], self.size))
@@ -230,15 +238,17 @@ def open_feed(
     threads: int | None = None,
     compiled: bool = False,
     companions: Companions | None = None,
+    copies: Copies | None = None,
 ) -> Feed:
-    """A feed that keeps the images in the fastest place with room for them."""
-    where = _where(examples, size, device) if resident == "auto" else resident
+    """A feed that keeps the images in the fastest place with room for them and their copies."""
+    images = with_copies(examples, copies)
+    where = _where(images, size, device) if resident == "auto" else resident
     if where == "gpu":
-        return GpuFeed(examples, size, device, threads, compiled, companions)
-    images: Images = Streamed(examples, size)
+        return GpuFeed(examples, size, device, threads, compiled, companions, copies)
+    source: Images = Streamed(images, size)
     if where == "ram":
-        images = Decoded(list(_decoded(examples, threads, size)), examples.labels)
-    return HostFeed(images, examples.labels, size, device, threads, companions)
+        source = Decoded(list(_decoded(images, threads, size)), images.labels)
+    return HostFeed(source, examples.labels, size, device, threads, companions, copies)
 
 
 def _where(examples: Examples, size: int, device: torch.device) -> Resident:

@@ -113,6 +113,8 @@ class PhaseResult(Record):
     head_accuracy: float | None = None
     tasks: list[float] | None = None  # accuracy on the classes of each phase so far
     confusion: list[list[int]] | None = None  # test images by true and by assigned task
+    old_as_old: float | None = None  # percent of old classes' images assigned to an old class
+    new_as_new: float | None = None  # percent of new classes' images assigned to a new class
     ap: float | None = None
     ap50: float | None = None
     ap75: float | None = None
@@ -171,6 +173,8 @@ class RunResult(Record):
     head_accuracy: list[float] | None = None
     head_average_incremental_accuracy: float | None = None
     tasks: list[list[float]] | None = None
+    old_as_old: list[float | None] | None = None  # after each phase; None after the first
+    new_as_new: list[float | None] | None = None
     initial_forgetting: float | None = None
     first_phase_seconds: float | None = None
     strict_budget: bool | None = None

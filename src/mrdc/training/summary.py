@@ -34,6 +34,8 @@ def summarise_classes(
         head_accuracy=head,
         head_average_incremental_accuracy=average_incremental_accuracy(head),
         tasks=tasks,
+        old_as_old=[phase.old_as_old for phase in phases],
+        new_as_new=[phase.new_as_new for phase in phases],
         sizes=list(stream.sizes),
         first_phase_seconds=phases[0].first_phase_seconds,
         strict_budget=settings.memory.strict_budget,
