@@ -8,6 +8,7 @@ from statistics import mean
 from mrdc._utils.text import count
 from mrdc.experiments.pairs import Number, difference, score
 from mrdc.experiments.study_table import Line, initial_forgetting, originals, stored_ratio
+from mrdc.experiments.worth import sentence, study_points, worth
 from mrdc.planning.settings import SYMBOLS
 
 QUALITY = "memory.quality"
@@ -21,6 +22,8 @@ def answer(lines: Sequence[Line], kind: str) -> str:
         return all_pairs(lines, "averaged accuracy", score)
     if kind == "forgetting":
         return all_pairs(lines, "forgetting of the first classes", initial_forgetting)
+    if kind == "bytes":
+        return sentence(worth(study_points(lines)))
     if kind == "images":
         return orders(lines, "images held within R_q's bound", images_held)
     if kind == "nearness":

@@ -40,9 +40,11 @@ class Study:
     data: Literal["textures", "shapes"] = "textures"  # the built-in data
     imagenet: tuple[Part, ...] = ()  # instead of `parts` on ImageNet
     # What the conclusion is about: the quality that R_q picks from a grid; the order of rows by
-    # the images that pass, or by how near R_q is to 1; pairs with and without compression; or
-    # what rules for choosing a quality lose.
-    answers: Literal["", "grid", "images", "nearness", "pairs", "forgetting", "regret"] = ""
+    # the images that pass, or by how near R_q is to 1; pairs with and without compression; what
+    # rules for choosing a quality lose; or the bytes of originals for the same accuracy.
+    answers: Literal["", "grid", "images", "nearness", "pairs", "forgetting", "regret", "bytes"] = (
+        ""
+    )
     superclasses: bool = False  # whether it needs the superclass of each class
 
 

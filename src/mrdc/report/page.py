@@ -21,6 +21,7 @@ from mrdc.report.forgetting import forgetting
 from mrdc.report.lead import lead_text
 from mrdc.report.pairs import pairs
 from mrdc.report.runs import RunRecord, find_runs
+from mrdc.report.worth import bytes_against_accuracy
 
 SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
     "runs": tables.what_was_run,
@@ -30,6 +31,7 @@ SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
     "budget": tables.budgets,
     "trade-off": curves.trade_off,
     "choice": choices.choice,
+    "bytes": bytes_against_accuracy,
     "volume-ratio": criteria,
     "detection": tables.detection,
     "forgetting": forgetting,

@@ -340,7 +340,13 @@ class ClassLearner(Learner):
         self._add_tests(phase)
         seen = self.stream.phases[: phase + 1]
         scores = evaluate(self.model, self.method.predict, self.views, seen)
-        return {"classes": self.stream.seen(phase), "report": self.method.report(), **scores}
+        networks = [self.model] if self.teacher is None else [self.model, self.teacher]
+        return {
+            "classes": self.stream.seen(phase),
+            "report": self.method.report(),
+            "networks_bytes": sum(p.nbytes for net in networks for p in net.parameters()),
+            **scores,
+        }
 
     def _add_tests(self, phase: int) -> None:
         labels = self.stream.phases[phase]

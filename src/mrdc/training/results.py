@@ -121,6 +121,7 @@ class PhaseResult(Record):
     by_class: dict[str, float | None] | None = None
     first_phase_seconds: float | None = None
     first_phase_images: int | None = None
+    networks_bytes: int | None = None  # of the network and of its teacher, if there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,7 @@ class RunResult(Record):
     old_as_old: list[float | None] | None = None  # after each phase; None after the first
     new_as_new: list[float | None] | None = None
     initial_forgetting: float | None = None
+    networks_bytes: int | None = None  # in the last phase, of the network and of its teacher
     first_phase_seconds: float | None = None
     strict_budget: bool | None = None
     order: str | None = None

@@ -36,6 +36,7 @@ def summarise_classes(
         tasks=tasks,
         old_as_old=[phase.old_as_old for phase in phases],
         new_as_new=[phase.new_as_new for phase in phases],
+        networks_bytes=phases[-1].networks_bytes,
         sizes=list(stream.sizes),
         first_phase_seconds=phases[0].first_phase_seconds,
         strict_budget=settings.memory.strict_budget,
