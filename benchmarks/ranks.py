@@ -75,7 +75,8 @@ def traffic(step: Callable[[], Tensor]) -> dict[str, float]:
     found = {"reduced_bytes": 0.0, "messages": 0.0, "messages_ms": 0.0}
 
     def counted(function: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        own = given[0] if isinstance(given[0], Tensor) and len(given) == 1 else given[1]
+        tensors = [part for part in given[:2] if isinstance(part, Tensor)]
+        own = tensors[-1]  # of two, the first is for the result
         wait()
         start = time.perf_counter()
         result = function(*given, **more)
