@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from mrdc._utils.errors import MemoryFileError, UsageError
 from mrdc.codec.image import segments
+from mrdc.codec.jpeg import FRAMES
 from mrdc.codec.scaled import split_scale
 from mrdc.memory.budget import Budget
 
@@ -285,7 +286,7 @@ def _texts(value: object) -> bool:
 
 
 def _is_table(table: bytes) -> bool:
-    return len(table) <= TABLE_BYTES and any(marker == 0xC0 for marker, *_ in segments(table))
+    return len(table) <= TABLE_BYTES and any(marker in FRAMES for marker, *_ in segments(table))
 
 
 def box_problems(
