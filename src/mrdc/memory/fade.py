@@ -1,0 +1,100 @@
+"""Fading: a memory gives up scans of progressive JPEGs before it gives up images.
+
+A level is a number of scans above `LEAST_SCANS`. Scans are given up level by level: the last scan
+of all images goes before the one below it of any image. Within a level, images with lower ranks
+lose it first, and of equal ranks those of older classes. So images differ by one level at most,
+and the scans kept under a smaller budget are among those kept under a larger one: what is left
+does not depend on the steps that led there.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrdc.codec.jpeg import join, split
+from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, JpegProgressive, cut, scan_ends
+from mrdc.codec.scaled import split_scale
+from mrdc.memory.budget import level
+from mrdc.memory.encode import Encoded
+
+TOP = SCANS - LEAST_SCANS  # the level of an image that was not cut
+GRAIN = 64  # steps between two levels, when a share is computed
+Sizes = NDArray[np.int64]  # (images, TOP + 1): bytes of each image of a class at each level
+
+
+def whole(image: Encoded) -> bytes:
+    """An image as a whole file."""
+    return join(image.tables, image.body) if image.tables else image.body
+
+
+def can_fade(image: Encoded) -> bool:
+    """True if scans of an image may be cut: source files stay as they are."""
+    return not image.kept and split_scale(image.encoding.codec)[0] == JpegProgressive.name
+
+
+def sizes_by_level(image: Encoded, charged: int) -> list[int]:
+    """Bytes charged for an image at each level, from what is charged for it as it is."""
+    if not can_fade(image):
+        return [charged] * (TOP + 1)
+    ends = scan_ends(whole(image))
+    kept = [ends[:scans][-1] for scans in range(LEAST_SCANS, SCANS + 1)]
+    return [charged - (ends[-1] - end) for end in kept]
+
+
+def faded(image: Encoded, to: int) -> Encoded:
+    """An image cut to a level; the same if it is not above."""
+    stream = whole(image)
+    part = cut(stream, LEAST_SCANS + to) if can_fade(image) else stream
+    if len(part) == len(stream):
+        return image
+    body = split(part)[1] if image.tables else part
+    return replace(image, body=body, digest=hashlib.sha256(part).digest())
+
+
+def fitting_levels(sizes: Sequence[Sizes], room: int) -> list[NDArray[np.int64]]:
+    """Level of each image, by class in order of arrival, with which all fit into `room` bytes.
+
+    All are at level 0 if they do not fit even so.
+    """
+    every = np.concatenate([np.zeros((0, TOP + 1), np.int64), *sizes])
+    base = int(np.searchsorted(every.sum(axis=0), room, side="right")) - 1
+    levels = np.full(len(every), max(base, 0))
+    if 0 <= base < TOP:
+        ranks = np.concatenate([np.arange(len(of_class)) for of_class in sizes])
+        age = np.repeat(-np.arange(len(sizes)), list(map(len, sizes)))
+        order = np.lexsort([age, ranks])
+        more = np.cumsum((every[:, base + 1] - every[:, base])[order])
+        spare = room - int(every[:, base].sum())
+        levels[order[: int(np.searchsorted(more, spare, side="right"))]] += 1
+    return np.split(levels, np.cumsum(list(map(len, sizes)))[:-1]) if sizes else []
+
+
+def between_levels(sizes: Sizes, at: float) -> Sizes:
+    """Bytes at a level that need not be whole: as if some images were at each of two levels."""
+    low, high = math.floor(at), math.ceil(at)
+    more: Sizes = np.ceil((sizes[:, high] - sizes[:, low]) * (at - low)).astype(np.int64)
+    return sizes[:, low] + more
+
+
+def common_level(held: Sequence[Sizes], room: int, new: int) -> float:
+    """The highest level at which the classes held need no more than an equal share of `room`.
+
+    The share counts `new` more classes, which take all of theirs. The result need not be whole;
+    it is 0 if classes must drop images.
+    """
+
+    def fits(step: int) -> bool:
+        costs = [between_levels(of_class, step / GRAIN) for of_class in held]
+        needs, firsts = [int(c.sum()) for c in costs], [int(c[0]) for c in costs]
+        share = level(room, [*needs, *[math.inf] * new], [*firsts, *[0] * new])
+        return all(need <= max(share, first) for need, first in zip(needs, firsts, strict=True))
+
+    low, high = 0, TOP * GRAIN
+    while low < high:
+        step = (low + high + 1) // 2
+        low, high = (step, high) if fits(step) else (low, step - 1)
+    return low / GRAIN
