@@ -18,6 +18,7 @@ from mrdc._utils.errors import ImageError, UsageError
 from mrdc.codec.base import PillowCodec
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import END, split
+from mrdc.codec.scaled import split_scale
 
 SCANS = 10  # of a file that was not cut
 LEAST_SCANS = 5  # below, a direct encode of the same bytes is better
@@ -37,10 +38,15 @@ class JpegProgressive(PillowCodec):
         return {"quality": quality, "subsampling": "4:2:0", "progressive": True}
 
     def encode(self, image: Pixels, quality: int | None = None) -> bytes:
-        return _seal(super().encode(image, quality))
+        return _sealed(super().encode(image, quality))
 
     def tables(self, quality: int | None) -> bytes:
         return split(self.encode(np.zeros((8, 8, 3), np.uint8), quality))[0]
+
+
+def has_scans(codec: str) -> bool:
+    """True for this codec, with or without a scale."""
+    return split_scale(codec)[0] == JpegProgressive.name
 
 
 def scan_ends(stream: bytes) -> list[int]:
@@ -69,18 +75,22 @@ def cut(stream: bytes, scans: int) -> bytes:
     return stream if scans >= len(ends) else stream[: ends[scans - 1]] + END
 
 
+def seal(stream: bytes) -> bytes:
+    """The checksums of all scans that a file was written with; empty if it has none."""
+    start = stream.find(SEAL)
+    return stream[start + len(SEAL) :][: 4 * SCANS] if start >= 0 else b""
+
+
 def scans_intact(stream: bytes) -> bool:
     """Check the scans of a file, cut or not, against the checksums written with it."""
-    ends, seal = scan_ends(stream), stream.find(SEAL)
-    after = seal + len(SEAL) + 4 * SCANS
-    if not 0 <= seal <= after <= ends[0] or len(ends) > SCANS:
+    ends, start = scan_ends(stream), stream.find(SEAL)
+    if not 0 <= start < ends[0]:
         return False
-    return stream[seal + len(SEAL) : after].startswith(
-        _checksums(stream[:seal], after, stream, ends)
-    )
+    after = start + len(SEAL) + 4 * SCANS
+    return seal(stream).startswith(_checksums(stream[:start], after, stream, ends))
 
 
-def _seal(stream: bytes) -> bytes:
+def _sealed(stream: bytes) -> bytes:
     """Add the segment with the checksums of all scans, after the frame header."""
     place = next(end for marker, _, end in _markers(stream) if marker == FRAME)
     sums = _checksums(stream[:place], place, stream, scan_ends(stream))

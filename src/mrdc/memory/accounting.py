@@ -83,6 +83,7 @@ def metadata(memory: Contents, budget: Budget, more: Coming | None = None) -> di
     return {
         "budget": asdict(budget) | {"bytes": budget.total_bytes(len(counts))},
         "accounting": memory.accounting,
+        "fade": memory.fade,
         "whole_file": budget.unit == "bytes",
         "codec": memory.codec.name,
         "quality": memory.quality,

@@ -14,6 +14,7 @@ from mrdc._utils.extras import Tensor, installed_torch
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import Pixels
+from mrdc.codec.jpeg_progressive import has_scans
 from mrdc.data.examples import Examples
 from mrdc.data.loader import batches
 from mrdc.data.photo import Photo, channels_first, to_pixels
@@ -48,6 +49,7 @@ class Contents(DataSet):
         quality: int | None = None,
         *,
         accounting: Literal["packed", "file"] = "packed",
+        fade: bool = False,
         class_names: Mapping[int, str] | None = None,
         transform: Transform | None = None,
         original_bytes: float | None = None,
@@ -61,6 +63,11 @@ class Contents(DataSet):
         if accounting not in ("packed", "file"):
             raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
         self.accounting: Literal["packed", "file"] = accounting
+        self.fade = fade
+        if fade and self.codec.qualities and not has_scans(self.codec.name):
+            raise UsageError(
+                f"fade cuts scans of codec jpeg-progressive, which {self.codec.name} does not have"
+            )
         self.class_names = dict(class_names or {})
         self.transform = transform
         self.notes: dict[str, Any] = {}

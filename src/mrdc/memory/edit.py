@@ -8,10 +8,13 @@ from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import check_name, sweep
+from mrdc.codec.jpeg_progressive import has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
+from mrdc.memory.classes import encodings_in_use
 from mrdc.memory.encode import Item
 from mrdc.memory.file import MemoryFile
+from mrdc.memory.payload import Spool
 from mrdc.memory.replay import ReplayMemory
 from mrdc.memory.streams import interleave
 
@@ -99,14 +102,37 @@ def labels_of(memory: ReplayMemory, classes: Sequence[str], path: Path) -> list[
     return list(dict.fromkeys(known[name] for name in classes))
 
 
-def rebudget(path: Path, budget: str, output: Path | None, force: bool) -> Edited:
-    """Change the budget of a memory file; drops the lowest ranks to fit, never encodes again."""
+def rebudget(
+    path: Path, budget: str, output: Path | None, force: bool, fade: bool = False
+) -> Edited:
+    """Change the budget of a memory file; drops the lowest ranks to fit, never encodes again.
+
+    With `fade`, or if the memory fades anyway, scans are cut before images are dropped.
+
+    Raises:
+        UsageError: `fade`, but no image has scans to cut.
+    """
     target = check_target(path, output, force)
     memory = ReplayMemory.load(path)
     before = len(memory)
+    if fade:
+        _let_fade(memory, path)
+    if memory.fade:
+        memory._spool = Spool(target.parent)
     memory.rebudget(budget)
     memory.save(target)
     return Edited(target, memory, before)
+
+
+def _let_fade(memory: ReplayMemory, path: Path) -> None:
+    """Let a memory fade from now on."""
+    codecs = [made.codec for made in encodings_in_use(memory._classes)]
+    if not any(map(has_scans, codecs)):
+        known = ", ".join(codecs)
+        raise UsageError(
+            f"{path}: --fade cuts scans of jpeg-progressive, but the images are {known}"
+        )
+    memory.fade = True
 
 
 def merge(paths: Sequence[Path], output: Path, budget: str | None, force: bool) -> Edited:
@@ -147,6 +173,7 @@ def _like(memory: ReplayMemory, folder: Path) -> ReplayMemory:
     made = ReplayMemory(
         memory.budget, memory.codec, memory.quality, accounting=memory.accounting, spool=folder
     )
+    made.fade = memory.fade
     made.box_classes = memory.box_classes
     return made
 

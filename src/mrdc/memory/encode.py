@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mrdc._utils.errors import ImageError
 from mrdc.codec import Codec
 from mrdc.codec.jpeg import join, split
+from mrdc.codec.jpeg_progressive import has_scans, seal
 from mrdc.data.photo import Photo, to_pixels
 from mrdc.memory.file import IndexCost
 
@@ -36,6 +37,21 @@ class Encoded:
     digest: bytes  # SHA-256 of the whole file
     encoding: Encoding
     values: bytes = b""  # beside the image, as stored
+
+    @property
+    def stream(self) -> bytes:
+        """The image as a whole file."""
+        return join(self.tables, self.body) if self.tables else self.body
+
+    @property
+    def can_fade(self) -> bool:
+        """True if scans may be cut: source files stay as they are."""
+        return not self.kept and has_scans(self.encoding.codec)
+
+    @property
+    def identity(self) -> bytes:
+        """Equal for exact duplicates, even if scans of one were cut."""
+        return (seal(self.stream) if self.can_fade else b"") or self.digest
 
     def cost(self, entry: IndexCost | None) -> int:
         """Bytes charged: body, values, and the index entry if a budget bounds the file."""
@@ -99,7 +115,7 @@ class Encoder:
     def _stored(self, image: Encoded) -> Encoded:
         """An encoded image with or without its header, as the memory stores it."""
         if image.tables and not self.packed:
-            return replace(image, body=join(image.tables, image.body), tables=b"")
+            return replace(image, body=image.stream, tables=b"")
         if image.tables or image.kept or not self.tables:
             return image
         header, body = split(image.body)

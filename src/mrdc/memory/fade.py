@@ -15,40 +15,37 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mrdc.codec.jpeg import join, split
-from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, JpegProgressive, cut, scan_ends
-from mrdc.codec.scaled import split_scale
+from mrdc.codec.jpeg import split
+from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, scan_ends
 from mrdc.memory.budget import level
+from mrdc.memory.classes import ClassImages
 from mrdc.memory.encode import Encoded
+from mrdc.memory.file import IndexCost
 
 TOP = SCANS - LEAST_SCANS  # the level of an image that was not cut
 GRAIN = 64  # steps between two levels, when a share is computed
 Sizes = NDArray[np.int64]  # (images, TOP + 1): bytes of each image of a class at each level
 
 
-def whole(image: Encoded) -> bytes:
-    """An image as a whole file."""
-    return join(image.tables, image.body) if image.tables else image.body
-
-
-def can_fade(image: Encoded) -> bool:
-    """True if scans of an image may be cut: source files stay as they are."""
-    return not image.kept and split_scale(image.encoding.codec)[0] == JpegProgressive.name
-
-
 def sizes_by_level(image: Encoded, charged: int) -> list[int]:
     """Bytes charged for an image at each level, from what is charged for it as it is."""
-    if not can_fade(image):
+    if not image.can_fade:
         return [charged] * (TOP + 1)
-    ends = scan_ends(whole(image))
+    ends = scan_ends(image.stream)
     kept = [ends[:scans][-1] for scans in range(LEAST_SCANS, SCANS + 1)]
     return [charged - (ends[-1] - end) for end in kept]
 
 
+def sizes_of(images: ClassImages, entry: IndexCost | None) -> Sizes:
+    """Bytes charged for each image of a class at each level."""
+    pairs = zip(images.encoded(), images.costs(entry), strict=True)
+    return np.array([sizes_by_level(image, int(cost)) for image, cost in pairs], np.int64)
+
+
 def faded(image: Encoded, to: int) -> Encoded:
     """An image cut to a level; the same if it is not above."""
-    stream = whole(image)
-    part = cut(stream, LEAST_SCANS + to) if can_fade(image) else stream
+    stream = image.stream
+    part = cut(stream, LEAST_SCANS + to) if image.can_fade else stream
     if len(part) == len(stream):
         return image
     body = split(part)[1] if image.tables else part

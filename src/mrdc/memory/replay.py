@@ -44,6 +44,8 @@ class ReplayMemory(Storing):
             `quality` later affects the images added from then on.
         accounting: "packed" stores shared JPEG tables once; "file" stores whole files, to
             compare with the paper.
+        fade: cut scans of images of codec jpeg-progressive before dropping images, when new
+            classes or a smaller budget need room. All images fade evenly, down to 5 of 10 scans.
         class_names: names by label, for messages and the file.
         transform: applied to each image when it is read as an item or sampled, not by `batches`.
         original_bytes: mean bytes of an original image, for budgets such as "20/class".
@@ -63,8 +65,9 @@ class ReplayMemory(Storing):
         """Add new classes, each with its images in rank order, best first.
 
         Encodes images until the budget is used up; `Encoded` images are stored as they
-        are. If the new classes need room, older classes lose their lowest ranks. If
-        anything fails, the memory stays unchanged.
+        are. If the new classes need room, older classes lose their lowest ranks; if the
+        memory fades, all classes lose scans first. If anything fails, the memory stays
+        unchanged.
 
         Args:
             images: by label: paths, file contents, PIL images, uint8 arrays (h, w, 3) or
@@ -141,6 +144,8 @@ class ReplayMemory(Storing):
 
     def rebudget(self, budget: Budget | int | str) -> None:
         """Change the budget; drops the lowest ranks to fit, never encodes again.
+
+        A memory that fades cuts scans before it drops images.
 
         Raises:
             BudgetError: a class would hold no image; nothing is dropped then.
@@ -261,6 +266,7 @@ class ReplayMemory(Storing):
             transform=transform,
         )
         memory.notes, memory.box_classes = meta["notes"], file.box_classes
+        memory.fade = meta["fade"]
         if memory.box_classes:
             memory.boxes = dict(zip(file.sources, file.boxes, strict=True))
         memory._replace(from_file(payload))

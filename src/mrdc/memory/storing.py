@@ -1,7 +1,11 @@
 """Store images in a memory within its budget."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mrdc._utils.errors import BudgetError
 from mrdc._utils.threads import workers
@@ -9,9 +13,17 @@ from mrdc.memory.accounting import coming, entry_cost, room
 from mrdc.memory.budget import share
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.contents import Contents
-from mrdc.memory.encode import Encoder, Item
+from mrdc.memory.encode import Encoded, Encoder, Item
+from mrdc.memory.fade import (
+    between_levels,
+    common_level,
+    faded,
+    fitting_levels,
+    sizes_by_level,
+    sizes_of,
+)
 from mrdc.memory.file import IndexCost
-from mrdc.memory.fill import Growing, Skip, check_filled, fill
+from mrdc.memory.fill import Cost, Growing, Skip, check_filled, fill
 from mrdc.memory.streams import cut_overall, priorities
 
 UNLIMITED = 2**62
@@ -38,15 +50,34 @@ class Storing(Contents):
         more = coming(self, ranked, seen, encoder)
         entry, budget = entry_cost(self, self.budget, more.values), self.budget
         bytes_left = room(self, budget, more)
-        others = {n: c for n, c in self._classes.items() if n not in ranked}
-        costs = [images.costs(entry) for images in others.values()]
-        held = [(int(cost.sum()), int(cost[0])) for cost in costs]
-        filled = self._fill(ranked, bytes_left, held, encoder, entry, threads, skip, progress)
+        others = [images for n, images in self._classes.items() if n not in ranked]
+        held, cost = self._terms(others, bytes_left, len(ranked), entry)
+        filled = self._fill(ranked, bytes_left, held, encoder, cost, threads, skip, progress)
         if lenient:
             filled = {n: grown for n, grown in filled.items() if grown.sizes or grown.waiting}
         check_filled(filled, held, budget, lambda other: room(self, other, more), self._name)
         new = {n: self._made(n, grown, seen[n]) for n, grown in filled.items()}
         self._fit({**self._classes, **new}, bytes_left, entry)
+
+    def _terms(
+        self, others: Sequence[ClassImages], left: int, new: int, entry: IndexCost | None
+    ) -> tuple[list[tuple[int, int]], Cost]:
+        """What new classes are filled by: costs of the other classes, and the cost of an image.
+
+        A memory that fades counts all images at the level that makes room for the new classes.
+        """
+        if not self.fade:
+            costs = [images.costs(entry) for images in others]
+            return [(int(c.sum()), int(c[0])) for c in costs], lambda image: image.cost(entry)
+        sizes = [sizes_of(images, entry) for images in others]
+        at = common_level(sizes, left, new)
+        costs = [between_levels(of_class, at) for of_class in sizes]
+
+        def cost(image: Encoded) -> int:
+            row = np.array([sizes_by_level(image, image.cost(entry))])
+            return int(between_levels(row, at)[0])
+
+        return [(int(c.sum()), int(c[0])) for c in costs], cost
 
     def _store_overall(
         self,
@@ -60,7 +91,8 @@ class Storing(Contents):
         encoder = self._encoder()
         more = coming(self, ranked, seen, encoder)
         entry, left = entry_cost(self, self.budget, more.values), room(self, self.budget, more)
-        filled = self._fill(ranked, UNLIMITED, [], encoder, entry, threads, skip)
+        cost = self._terms([], left, 0, entry)[1]
+        filled = self._fill(ranked, UNLIMITED, [], encoder, cost, threads, skip)
         made = {n: self._made(n, grown, seen[n]) for n, grown in filled.items() if grown.sizes}
         classes = {**self._classes, **made}
         keys = {n: priorities(seed, n, images.sources) for n, images in classes.items()}
@@ -86,7 +118,7 @@ class Storing(Contents):
         bytes_left: int,
         held: Sequence[tuple[int, int]],
         encoder: Encoder,
-        entry: IndexCost | None,
+        cost: Cost,
         threads: int | None,
         skip: Skip | None,
         progress: Advance = lambda count: None,
@@ -94,7 +126,7 @@ class Storing(Contents):
         write = self._spool.append if self._spool else None
         with workers(threads) as pool:
             return fill(
-                ranked, bytes_left, held, encoder, pool, entry,
+                ranked, bytes_left, held, encoder, pool, cost,
                 spool=write, skip=skip, progress=progress,
             )  # fmt: skip
 
@@ -105,11 +137,40 @@ class Storing(Contents):
             self._fit(self._classes, left, entry)
 
     def _fit(self, classes: Mapping[int, ClassImages], left: int, entry: IndexCost | None) -> None:
-        """Hold the highest ranks of each class that fit together into `left` bytes."""
+        """Hold the highest ranks of each class that fit together into `left` bytes.
+
+        A memory that fades gives up scans first.
+        """
+        if self.fade:
+            classes = self._faded(classes, left, entry)
         counts = share(left, [images.costs(entry) for images in classes.values()])
         kept = dict(zip(classes, counts, strict=True))
         self._check_room(kept, classes, left)
         self._replace({label: images.cut(kept[label]) for label, images in classes.items()})
+
+    def _faded(
+        self, classes: Mapping[int, ClassImages], left: int, entry: IndexCost | None
+    ) -> Mapping[int, ClassImages]:
+        """Classes with as many scans as fit into `left` bytes together."""
+        if sum(int(images.costs(entry).sum()) for images in classes.values()) <= left:
+            return classes
+        levels = fitting_levels([sizes_of(c, entry) for c in classes.values()], left)
+        pairs = zip(classes.items(), levels, strict=True)
+        return {label: self._cut(images, of_class) for (label, images), of_class in pairs}
+
+    def _cut(self, images: ClassImages, levels: NDArray[np.int64]) -> ClassImages:
+        """The images of a class, cut to these levels."""
+        before = images.encoded()
+        after = [faded(image, int(to)) for image, to in zip(before, levels, strict=True)]
+        if all(map(operator.is_, before, after)):
+            return images
+        stored = [image.body + image.values for image in after]
+        sizes = list(map(len, stored))
+        starts = list(accumulate(sizes, initial=0))[:-1]
+        if self._spool is not None:
+            starts = [self._spool.append(part) for part in stored]
+        counts = {"seen": images.seen, "duplicates": images.duplicates}
+        return ClassImages.of(after, starts, sizes, self._spool, **counts)
 
     def _check_room(
         self, kept: Mapping[int, object], classes: Mapping[int, ClassImages], left: int

@@ -154,6 +154,8 @@ def _meta_problems(meta: Mapping[str, Any]) -> Iterator[str]:
     yield from _encoding_problems(meta)
     if meta.get("accounting") not in ("packed", "file"):
         yield "accounting must be packed or file"
+    if not isinstance(meta.get("fade"), bool):
+        yield "fade must be true or false"
     notes = meta.get("notes")
     if not isinstance(notes, dict) or not _texts(notes.get("skipped") or []):
         yield "notes must be an object, and skipped a list of texts"
