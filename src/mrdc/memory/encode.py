@@ -9,7 +9,7 @@ from mrdc._utils.errors import ImageError
 from mrdc.codec import Codec
 from mrdc.codec.jpeg import join, split
 from mrdc.data.photo import Photo, to_pixels
-from mrdc.memory.file import IndexCost
+from mrdc.memory.names import IndexCost
 
 
 @dataclass(frozen=True)

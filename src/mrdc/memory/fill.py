@@ -15,7 +15,7 @@ from mrdc._utils.errors import BudgetError, ImageError
 from mrdc._utils.threads import ordered
 from mrdc.memory.budget import Budget, level
 from mrdc.memory.encode import Encoded, Item
-from mrdc.memory.file import IndexCost
+from mrdc.memory.names import IndexCost
 
 Skip = Callable[[ImageError], None]
 Spooling = Callable[[bytes], int]  # writes some bytes and returns their position

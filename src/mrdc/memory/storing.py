@@ -1,7 +1,6 @@
 """Store images in a memory within its budget."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 
 from mrdc._utils.errors import BudgetError
 from mrdc._utils.threads import workers
@@ -10,8 +9,10 @@ from mrdc.memory.budget import share
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.contents import Contents
 from mrdc.memory.encode import Encoder, Item
-from mrdc.memory.file import IndexCost
 from mrdc.memory.fill import Growing, Skip, check_filled, fill
+from mrdc.memory.names import IndexCost
+from mrdc.memory.photos import Index
+from mrdc.memory.segments import Held
 from mrdc.memory.streams import cut_overall, priorities
 
 UNLIMITED = 2**62
@@ -78,7 +79,8 @@ class Storing(Contents):
         """The images a class was filled with."""
         before = self._classes[label].duplicates if label in self._classes else 0
         counts = {"seen": seen, "duplicates": before + grown.duplicates}
-        return ClassImages.of(grown.taken, grown.starts, grown.sizes, self._spool, **counts)
+        held = Held.of(grown.taken, grown.starts, grown.sizes, self._spool)
+        return ClassImages((held,), **counts)
 
     def _fill(
         self,
@@ -123,5 +125,5 @@ class Storing(Contents):
             )
 
     def _replace(self, classes: dict[int, ClassImages]) -> None:
-        self._classes = classes
-        self._ends = list(accumulate(map(len, classes.values())))
+        """Hold these images."""
+        self._classes, self._index, self._loaded = classes, Index(classes), None
