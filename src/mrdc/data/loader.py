@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mrdc._utils.extras import Tensor, torch
 from mrdc._utils.threads import ordered, workers
-from mrdc.data.crops import centre_crop, stack, train_crop
+from mrdc.data.crops import centre_crop, stack, tensor, train_crop
+from mrdc.data.photo import Photo
 
 T = TypeVar("T")
 
@@ -19,8 +21,8 @@ class Images(Protocol):
 
 
 def batches(
-    images: Images,
-    targets: Sequence[int],
+    photos: Sequence[Photo],
+    targets: ArrayLike,
     batch_size: int,
     size: int,
     train: bool,
@@ -34,13 +36,13 @@ def batches(
     With `train`, images are shuffled, randomly cropped and mirrored; the draws depend on (seed,
     epoch, index) and not on the threads. Otherwise they are in order and centre-cropped.
     """
-    order = np.arange(len(targets))
+    order = np.arange(len(photos))
     if train:
         np.random.default_rng((seed, epoch)).shuffle(order)
-    labels = torch.tensor(targets)
+    labels = torch.from_numpy(np.asarray(targets, np.int64))
 
     def view(index: int) -> Tensor:
-        image = images[index][0]
+        image = tensor(photos[index].pixels())
         if not train:
             return centre_crop(image, size)
         return train_crop(image, size, np.random.default_rng((seed, epoch, index)))

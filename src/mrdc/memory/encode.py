@@ -10,7 +10,7 @@ from mrdc.codec import Codec
 from mrdc.codec.jpeg import join, split
 from mrdc.codec.jpeg_progressive import has_scans, seal
 from mrdc.data.photo import Photo, to_pixels
-from mrdc.memory.file import IndexCost
+from mrdc.memory.names import IndexCost
 
 
 @dataclass(frozen=True)

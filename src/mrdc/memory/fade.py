@@ -20,7 +20,7 @@ from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, scan_ends
 from mrdc.memory.budget import level
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.encode import Encoded
-from mrdc.memory.file import IndexCost
+from mrdc.memory.names import IndexCost
 
 TOP = SCANS - LEAST_SCANS  # the level of an image that was not cut
 GRAIN = 64  # steps between two levels, when a share is computed

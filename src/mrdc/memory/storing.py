@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -22,8 +23,10 @@ from mrdc.memory.fade import (
     sizes_by_level,
     sizes_of,
 )
-from mrdc.memory.file import IndexCost
 from mrdc.memory.fill import Cost, Growing, Skip, check_filled, fill
+from mrdc.memory.names import IndexCost
+from mrdc.memory.photos import Index
+from mrdc.memory.segments import Held
 from mrdc.memory.streams import cut_overall, priorities
 
 UNLIMITED = 2**62
@@ -110,7 +113,8 @@ class Storing(Contents):
         """The images a class was filled with."""
         before = self._classes[label].duplicates if label in self._classes else 0
         counts = {"seen": seen, "duplicates": before + grown.duplicates}
-        return ClassImages.of(grown.taken, grown.starts, grown.sizes, self._spool, **counts)
+        held = Held.of(grown.taken, grown.starts, grown.sizes, self._spool)
+        return ClassImages((held,), **counts)
 
     def _fill(
         self,
@@ -169,8 +173,7 @@ class Storing(Contents):
         starts = list(accumulate(sizes, initial=0))[:-1]
         if self._spool is not None:
             starts = [self._spool.append(part) for part in stored]
-        counts = {"seen": images.seen, "duplicates": images.duplicates}
-        return ClassImages.of(after, starts, sizes, self._spool, **counts)
+        return replace(images, segments=(Held.of(after, starts, sizes, self._spool),))
 
     def _check_room(
         self, kept: Mapping[int, object], classes: Mapping[int, ClassImages], left: int
@@ -184,5 +187,5 @@ class Storing(Contents):
             )
 
     def _replace(self, classes: dict[int, ClassImages]) -> None:
-        self._classes = classes
-        self._ends = list(accumulate(map(len, classes.values())))
+        """Hold these images."""
+        self._classes, self._index, self._loaded = classes, Index(classes), None

@@ -101,5 +101,8 @@ class PackSettings(PlanSettings):
 
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("memory.mrdc")
     """Memory file to write."""
+    part_size: str | None = None
+    """Write a folder of memory files of at most this size, such as 1GB, and a manifest, instead of
+    one file. Other commands take the folder like a file; the budget is one for all parts."""
     force: bool = False
     """Replace the output if it exists."""

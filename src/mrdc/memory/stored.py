@@ -1,0 +1,266 @@
+"""A memory on disk: one file, or a folder of parts with a manifest.
+
+    stored = open_memory(path)
+    for label, part, begin, end in stored.runs: ...   # images of a class, one after another
+        part.file                                     # a MemoryFile, opened when first needed
+
+Opening a folder reads its manifest and looks for the parts. A part is opened, and its index
+checked against the manifest, when one of its images is first needed.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from mrdc._utils.errors import MemoryFileError
+from mrdc.memory.budget import Budget
+from mrdc.memory.file import MemoryFile
+from mrdc.memory.manifest import MANIFEST, NAME, Manifest, PartEntry, read_manifest
+
+OPENED = 256  # most parts of a memory that are mapped at once; each needs a file descriptor
+
+
+class Part:
+    """A part of a memory, opened when it is needed."""
+
+    def __init__(self, memory: "StoredMemory", number: int, items: int):
+        self.memory, self.number, self.items = memory, number, items
+
+    @property
+    def file(self) -> MemoryFile:
+        """The part as a memory file, its index checked."""
+        return self.memory.file(self.number)
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _part, (self.memory, self.number)
+
+
+def _part(memory: "StoredMemory", number: int) -> Part:
+    return memory.parts[number]
+
+
+class Run(NamedTuple):
+    """Consecutive images of a class within a part."""
+
+    label: int
+    part: Part
+    begin: int
+    end: int
+
+
+class StoredMemory(ABC):
+    """A memory file or folder, opened for reading; pickles as its path.
+
+    Attributes:
+        meta: metadata of the whole memory, as in a memory file.
+        sha256: identifies the contents.
+        part_size: most bytes of a part; None for one file.
+        payload_bytes: of all images and their values.
+        file_bytes: of all files.
+    """
+
+    meta: dict[str, Any]
+    tables: list[bytes]
+    sha256: str
+    part_size: int | None = None
+    parts: list[Part]
+    payload_bytes: int
+    file_bytes: int
+
+    def __init__(self, path: Path):
+        self.path, self.absolute = path, path.absolute()
+
+    @abstractmethod
+    def file(self, number: int) -> MemoryFile:
+        """A part as a memory file, its index checked."""
+
+    @property
+    @abstractmethod
+    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
+        """Label and number of images of each class, for each part."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self.absolute, self.sha256)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a path, which exists, is where the memory was opened."""
+        return self.absolute.exists() and self.absolute.samefile(path)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """All images, in order."""
+        found = []
+        for part, classes in zip(self.parts, self._classes, strict=True):
+            begin = 0
+            for label, items in classes:
+                found.append(Run(label, part, begin, begin + items))
+                begin += items
+        return found
+
+    def files(self) -> Iterator[tuple[int, MemoryFile]]:
+        """Every part, with the index of its first image in the memory."""
+        first = 0
+        for part in self.parts:
+            yield first, part.file
+            first += len(part)
+
+    @property
+    def budget(self) -> Budget:
+        """The budget the memory was filled under."""
+        entry = self.meta["budget"]
+        return Budget(entry["amount"], entry["unit"], entry["original_bytes"])
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of images and values, and of the tables they share, each once."""
+        return self.payload_bytes + sum(map(len, self.tables))
+
+    @property
+    def class_names(self) -> dict[int, str]:
+        """Names of the classes by label."""
+        return {entry["label"]: entry["name"] for entry in self.meta["classes"]}
+
+    @property
+    def box_classes(self) -> tuple[str, ...]:
+        """Names of the box classes by label; empty without boxes."""
+        return tuple(self.meta.get("box_classes", ()))
+
+
+class _OneFile(StoredMemory):
+    """A memory in one file, which stays mapped, even if it is removed."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self._file = MemoryFile(path)
+        self.meta, self.tables = self._file.meta, self._file.tables
+        self.sha256, self.file_bytes = self._file.sha256, self._file.file_bytes
+        self.payload_bytes = self._file.payload_bytes
+        self.parts = [Part(self, 0, len(self._file))]
+
+    def file(self, number: int) -> MemoryFile:
+        return self._file
+
+    @property
+    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
+        return [[(entry["label"], entry["items"]) for entry in self.meta["classes"]]]
+
+
+class _Folder(StoredMemory):
+    """A memory in parts, of which the most recently used ones stay mapped."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        found = read_manifest(path)
+        self._entries = found.parts
+        self.meta, self.tables, self.sha256 = dict(found.meta), list(found.tables), found.sha256
+        self.part_size = found.part_size
+        self.parts = [Part(self, n, entry.items) for n, entry in enumerate(found.parts)]
+        self.payload_bytes = sum(entry.payload_bytes for entry in found.parts)
+        self.file_bytes = found.bytes + sum(entry.bytes for entry in found.parts)
+        self._opened: OrderedDict[int, MemoryFile] = OrderedDict()
+        self._checked: dict[int, tuple[int, ...]] = {}  # what was checked, by number
+        self._lock = Lock()
+        _look_for_parts(path, found)
+
+    @property
+    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
+        return [entry.classes for entry in self._entries]
+
+    def file(self, number: int) -> MemoryFile:
+        with self._lock:
+            if number in self._opened:
+                self._opened.move_to_end(number)
+                return self._opened[number]
+        file = self._open(number)
+        with self._lock:
+            self._opened[number] = file
+            while len(self._opened) > OPENED:
+                self._opened.popitem(last=False)
+        return file
+
+    def _open(self, number: int) -> MemoryFile:
+        """Open a part; its index is not read again if this very file was checked before."""
+        entry = self._entries[number]
+        path = self.absolute / entry.file
+        if not path.exists():
+            _missing(self.path, entry.file, "replaced or deleted since the memory was opened")
+        about = path.stat()
+        identity = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+        file = MemoryFile(path, checked=self._checked.get(number) == identity)
+        _check_part(file, entry)
+        self._checked[number] = identity
+        return file
+
+
+def _look_for_parts(folder: Path, manifest: Manifest) -> None:
+    """Refuse a memory that lacks parts, or has parts of another length.
+
+    Raises:
+        MemoryFileError: the first part that is missing or wrong.
+    """
+    sizes = {
+        entry.name: entry.stat().st_size
+        for entry in os.scandir(folder)
+        if NAME.fullmatch(entry.name)
+    }
+    wanted = {part.file for part in manifest.parts}
+    for part in manifest.parts:
+        if part.file not in sizes:
+            other = sizes and not wanted & sizes.keys()
+            why = "the manifest is of another memory" if other else "it was moved or deleted"
+            _missing(folder, part.file, why)
+        if sizes[part.file] != part.bytes:
+            raise MemoryFileError(
+                f"{folder / part.file}: {sizes[part.file]:,} bytes, but the manifest says "
+                f"{part.bytes:,}: cut short or replaced"
+            )
+
+
+def _missing(folder: Path, name: str, why: str) -> None:
+    raise MemoryFileError(f"{folder}: the part {name} is missing: {why}")
+
+
+def _check_part(file: MemoryFile, entry: PartEntry) -> None:
+    """Refuse a sound memory file that is not the part the manifest describes."""
+    classes = [[item["label"], item["items"]] for item in file.meta["classes"]]
+    same = file.sha256 == entry.sha256 and file.payload_bytes == entry.payload_bytes
+    if not same or classes != [list(pair) for pair in entry.classes]:
+        raise MemoryFileError(
+            f"{file.path}: not the part that the manifest describes, but one of another memory"
+        )
+
+
+def open_memory(path: str | os.PathLike[str]) -> StoredMemory:
+    """Open a memory file, or a folder of parts.
+
+    Raises:
+        MemoryFileError: it is missing, damaged or something else.
+    """
+    path = Path(path)
+    return _Folder(path) if path.is_dir() else _OneFile(path)
+
+
+def _open_again(path: Path, sha256: str) -> StoredMemory:
+    memory = open_memory(path)
+    if memory.sha256 != sha256:
+        raise MemoryFileError(f"{path}: replaced since the memory was pickled")
+    return memory
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of a memory file, or of a manifest and its parts."""
+    if not path.is_dir():
+        return path.stat().st_size
+    files = (f for f in path.iterdir() if f.name == MANIFEST or NAME.fullmatch(f.name))
+    return sum(file.stat().st_size for file in files)
