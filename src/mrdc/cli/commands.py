@@ -106,12 +106,15 @@ class RemoveCommand:
 
 @dataclass(frozen=True)
 class RebudgetCommand:
-    """Change the budget of a memory file; drops the lowest ranks to fit."""
+    """Change the budget of a memory file; cuts scans or drops the lowest ranks to fit."""
 
     memory: tyro.conf.Positional[Path]
     """A memory file, or a folder of parts."""
     budget: tyro.conf.Positional[str]
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
+    fade: bool = False
+    """Cut scans of all images (codec jpeg-progressive), down to 5 of 10, before dropping images;
+    from now on also when classes are added."""
     output: Changed = None
     force: Force = False
     json: Json = False

@@ -6,6 +6,8 @@ from rich.console import Console
 
 from mrdc._utils.text import MORE, count, printable, ratio, size, small_number, span
 from mrdc.cli.tables import plain, remarks, some, styled, table
+from mrdc.codec.jpeg_progressive import SCANS, has_scans
+from mrdc.memory.fade import mean_scans, scan_counts
 from mrdc.memory.stored import StoredMemory
 
 if TYPE_CHECKING:
@@ -117,6 +119,8 @@ def edited(console: Console, result: "Edited") -> None:
         console.print(f"Removed {printable(', '.join(about['removed']))}")
     if "offered" in about:
         console.print(f"{count(about['offered'], 'image')} offered")
+    if about["scans"]:
+        console.print(f"Scans: {scan_line(about['scans'])}")
     console.print(budget_line(about["budget"], about["items"]))
     remarks(console, about.get("skipped", []), about.get("ignored", []))
 
@@ -136,6 +140,8 @@ def about(memory: StoredMemory) -> dict[str, Any]:
         "quality": meta["quality"],
         "encodings": meta["encodings"],
         "accounting": meta["accounting"],
+        "fade": meta["fade"],
+        "scans": scans_in(memory),
         "whole_file": meta["whole_file"],
         "payload_bytes": memory.image_bytes,
         "budget_bytes": meta["budget"]["bytes"],
@@ -144,6 +150,19 @@ def about(memory: StoredMemory) -> dict[str, Any]:
         "sha256": memory.sha256,
         "notes": meta["notes"],
     }
+
+
+def scans_in(memory: StoredMemory) -> dict[int, int]:
+    """Number of images by their scans, for codec jpeg-progressive."""
+    if not any(has_scans(entry["codec"]) for entry in memory.meta["encodings"]):
+        return {}
+    return scan_counts((file, row) for _, file in memory.files() for row in range(len(file)))
+
+
+def scan_line(scans: dict[int, int]) -> str:
+    """How faded the images are."""
+    each = ", ".join(f"{number}: {images:,}" for number, images in scans.items())
+    return f"{mean_scans(scans):.1f} of {SCANS} on average (images by scans: {each})"
 
 
 def info(console: Console, found: dict[str, Any]) -> None:
@@ -162,6 +181,8 @@ def info(console: Console, found: dict[str, Any]) -> None:
     for entry in found["encodings"]:
         quality = "" if entry["quality"] is None else f" {entry['quality']}"
         rows.add_row("codec", f"{entry['codec']}{quality} by {printable(entry['encoder'])}")
+    if found["scans"]:
+        rows.add_row("scans", scan_line(found["scans"]))
     rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
     rows.add_row("image bytes", f"{found['payload_bytes']:,}")
     bound = " (what the budget bounds)" if found["whole_file"] else ""

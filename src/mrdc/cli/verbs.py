@@ -124,7 +124,9 @@ def remove(command: commands.RemoveCommand, console: Console) -> int:
 
 
 def rebudget(command: commands.RebudgetCommand, console: Console) -> int:
-    found = edit.rebudget(command.memory, command.budget, command.output, command.force)
+    found = edit.rebudget(
+        command.memory, command.budget, command.output, command.force, command.fade
+    )
     return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
 
 

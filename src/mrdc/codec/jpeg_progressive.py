@@ -8,7 +8,7 @@ against what was written.
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import END, split
 from mrdc.codec.scaled import split_scale
 
+ORIGINAL = "original"  # the codec of source files, which never fade
 SCANS = 10  # of a file that was not cut
 LEAST_SCANS = 5  # below, a direct encode of the same bytes is better
 SEAL = b"\xff\xe9\x00\x2fmrdc\0"  # followed by the checksums, four bytes for each scan
@@ -47,6 +48,18 @@ class JpegProgressive(PillowCodec):
 def has_scans(codec: str) -> bool:
     """True for this codec, with or without a scale."""
     return split_scale(codec)[0] == JpegProgressive.name
+
+
+def check_fade(codecs: Iterable[str], what: str) -> None:
+    """Refuse codecs that a memory cannot fade; `what` asks for it.
+
+    Raises:
+        UsageError: a codec other than this one, or originals.
+    """
+    for codec in codecs:
+        if codec != ORIGINAL and not has_scans(codec):
+            name = JpegProgressive.name
+            raise UsageError(f"{what} cuts scans of codec {name}, which {codec} does not have")
 
 
 def scan_ends(stream: bytes) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.threads import ordered, workers
+from mrdc.codec.jpeg_progressive import scans_intact
 from mrdc.data.photo import to_pixels
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.manifest import MANIFEST
@@ -89,6 +90,8 @@ def _image_problem(file: MemoryFile, index: int) -> str | None:
     if not file.intact(index):
         return f"image {index}: its bytes do not match their SHA-256"
     try:
+        if file.has_scans(index) and not scans_intact(file.stream(index)):
+            return f"image {index}: its scans do not match the checksums written with it"
         to_pixels(file.load(index), f"image {index}")
         unpack(file.values(index))
     except MemoryFileError as error:

@@ -14,7 +14,7 @@ from mrdc._utils.extras import Tensor, installed_torch
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import Pixels
-from mrdc.codec.jpeg_progressive import has_scans
+from mrdc.codec.jpeg_progressive import check_fade
 from mrdc.data.examples import Examples
 from mrdc.data.loader import batches
 from mrdc.data.photo import channels_first, to_pixels
@@ -22,6 +22,7 @@ from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget, parse_budget, parse_bytes
 from mrdc.memory.classes import ClassImages, tables_in_use
 from mrdc.memory.encode import Encoded, Encoder
+from mrdc.memory.fade import scan_counts
 from mrdc.memory.payload import Spool
 from mrdc.memory.photos import Index, StoredPhotos
 from mrdc.memory.sampling import collate, column, draw
@@ -67,10 +68,8 @@ class Contents(DataSet):
             raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
         self.accounting: Literal["packed", "file"] = accounting
         self.fade = fade
-        if fade and self.codec.qualities and not has_scans(self.codec.name):
-            raise UsageError(
-                f"fade cuts scans of codec jpeg-progressive, which {self.codec.name} does not have"
-            )
+        if fade:
+            check_fade([self.codec.name], "fade")
         self.class_names = dict(class_names or {})
         self.transform = transform
         self.notes: dict[str, Any] = {}
@@ -168,6 +167,10 @@ class Contents(DataSet):
     def kept_sources(self) -> int:
         """Number of images stored as source bytes because encoding made them no smaller."""
         return sum(images.kept for images in self._classes.values())
+
+    def scans(self) -> dict[int, int]:
+        """Number of images by their scans, for codec jpeg-progressive: how faded they are."""
+        return scan_counts(place for images in self._classes.values() for place in images.rows())
 
     def _class(self, label: SupportsIndex) -> ClassImages:
         number = operator.index(label)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import check_name, sweep
-from mrdc.codec.jpeg_progressive import has_scans
+from mrdc.codec.jpeg_progressive import check_fade, has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import parse_bytes
@@ -42,6 +42,7 @@ class Edited:
             "budget_bytes": memory.budget_bytes,
             "file_bytes": size_on_disk(self.path),
             "whole_file": memory.whole_file,
+            "scans": memory.scans(),
             "budget": memory.budget.as_json(memory.budget_bytes),
             **self.about,
         }
@@ -145,10 +146,7 @@ def _let_fade(memory: ReplayMemory, path: Path) -> None:
     """Let a memory fade from now on."""
     codecs = [made.codec for made in encodings_in_use(memory._classes)]
     if not any(map(has_scans, codecs)):
-        known = ", ".join(codecs)
-        raise UsageError(
-            f"{path}: --fade cuts scans of jpeg-progressive, but the images are {known}"
-        )
+        check_fade(codecs[:1], f"{path}: --fade")
     memory.fade = True
 
 

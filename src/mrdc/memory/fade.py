@@ -9,7 +9,8 @@ does not depend on the steps that led there.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from mrdc.memory.budget import level
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.encode import Encoded
 from mrdc.memory.names import IndexCost
+from mrdc.memory.rows import Rows
 
 TOP = SCANS - LEAST_SCANS  # the level of an image that was not cut
 GRAIN = 64  # steps between two levels, when a share is computed
@@ -40,6 +42,17 @@ def sizes_of(images: ClassImages, entry: IndexCost | None) -> Sizes:
     """Bytes charged for each image of a class at each level."""
     pairs = zip(images.encoded(), images.costs(entry), strict=True)
     return np.array([sizes_by_level(image, int(cost)) for image, cost in pairs], np.int64)
+
+
+def scan_counts(images: Iterable[tuple[Rows, int]]) -> dict[int, int]:
+    """Number of images by their scans; images whose scans cannot be cut do not count."""
+    found = Counter(len(scan_ends(rows.stream(row))) for rows, row in images if rows.has_scans(row))
+    return dict(sorted(found.items()))
+
+
+def mean_scans(counts: Mapping[int, int]) -> float:
+    """Mean scans of an image, from the number of images by their scans."""
+    return sum(scans * images for scans, images in counts.items()) / sum(counts.values())
 
 
 def faded(image: Encoded, to: int) -> Encoded:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from mrdc._utils.errors import MemoryFileError
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
+from mrdc.codec.jpeg_progressive import has_scans
 from mrdc.codec.scaled import restored, stored_scale
 from mrdc.memory.encode import Encoded, Encoding
 from mrdc.memory.names import Names
@@ -77,6 +78,10 @@ class Rows(ABC):
     def scale(self, row: int) -> float:
         """By how much an image was shrunk; 1 if it was not."""
         return stored_scale(self.encoding(row).codec, bool(self.column("kept")[row]))
+
+    def has_scans(self, row: int) -> bool:
+        """True if scans of an image may be cut."""
+        return not self.column("kept")[row] and has_scans(self.encoding(row).codec)
 
     def load(self, row: int) -> bytes | Pixels:
         """An image as training sees it: a whole file, or pixels if it was shrunk."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from mrdc.codec.jpeg_progressive import check_fade
 from mrdc.memory.budget import parse_bytes
 from mrdc.memory.edit import check_output, holding
 from mrdc.memory.replay import ReplayMemory
@@ -81,6 +82,7 @@ def pack(
     *,
     force: bool = False,
     part_size: int | str | None = None,
+    fade: bool = False,
     **options: Unpack[PlanOptions],
 ) -> Packed:
     """Choose a quality for a folder of images, and write one memory.
@@ -88,6 +90,8 @@ def pack(
     Args:
         output: the memory file; `force` replaces an existing one.
         part_size: write a folder of memory files of at most this size, such as "1GB", instead.
+        fade: when the file needs room later, cut scans before dropping images; for codec
+            jpeg-progressive.
         options: as for `plan`; with one codec and one quality there is no search.
 
     Raises:
@@ -99,6 +103,7 @@ def pack(
         output=Path(output),
         force=force,
         part_size=None if part_size is None else str(part_size),
+        fade=fade,
         **as_settings(options),
     )
     return run_pack(settings, embedder=given_embedder(options))
@@ -110,6 +115,8 @@ def run_pack(
     """Choose a quality (unless only one is allowed) and write the memory file."""
     path, folder = settings.output, settings.part_size is not None
     check_settings(settings)
+    if settings.fade:
+        check_fade(settings.codec, "--fade")
     if settings.part_size is not None:
         parse_bytes(settings.part_size)
     check_output(path, settings.force, folder)
@@ -142,6 +149,7 @@ def _pack(settings: PackSettings, progress: Progress, embedder: "Embedder | None
             rankings = compress_all(seen.pool, settings, space[0], by_original, known=True)[0]
             memory = seen.pool.store(seen.budget, space[0], settings.accounting, rankings)
     memory.notes["search"] = _lasting(plan) if plan else None
+    memory.fade = settings.fade
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
     check_output(path, settings.force, size is not None)  # again: it may have been written since
     memory.save(path)
