@@ -11,8 +11,8 @@ def cuts() -> str:
     """Bytes and PSNR of files cut after some scans, with the nearest direct encodes."""
     direct = [row for row in _rows("direct") if row["codec"] == "jpeg-optimised"]
     speed = {row["scans"]: row["ratio_median"] for row in _rows("decode")}
-    head = ["scans", "bytes", "PSNR, dB", "direct encode of about these bytes", "time to decode"]
-    rows: list[list[object]] = [head]
+    like = "direct encode of about these bytes"
+    rows: list[list[object]] = [["scans", "bytes", "PSNR, dB", like, "time to decode"]]
     for cut in _rows("cut"):
         near = min(direct, key=lambda row: abs(row["mean_bytes"] - cut["mean_bytes"]))
         other = f"quality {near['quality']}: {near['mean_bytes']:,.0f} bytes, {near['psnr']:.2f} dB"
