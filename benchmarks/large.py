@@ -29,6 +29,7 @@ CLASSES = 100
 HEAD = b"P6 1 1 255\n"  # of an image of one pixel; its colour follows
 NAME = 12  # bytes of a name, with its NUL
 BATCH, BATCHES = 256, 20
+FITTED = ("open_s", "first_batch_s", "image_us", "targets_s", "audit_s")
 
 
 def made(count: int, part_size: str | None) -> ReplayMemory:
@@ -101,9 +102,10 @@ def auditing(path: Path) -> dict[str, float]:
     }
 
 
-def exponent(counts: list[int], seconds: list[float]) -> float:
-    """Slope of log seconds over log counts."""
-    return float(np.polyfit(np.log(counts), np.log(seconds), 1)[0])
+def exponent(name: str, rows: dict[int, dict[str, float]]) -> float:
+    """Slope of log seconds over log counts, where they were measured."""
+    found = {count: row[name] for count, row in rows.items() if name in row}
+    return float(np.polyfit(np.log(list(found)), np.log(list(found.values())), 1)[0])
 
 
 def main() -> None:
@@ -111,25 +113,27 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[10**n for n in range(4, 8)])
     parser.add_argument("--part-size", default="64MB")
     parser.add_argument("--folder", type=Path, help="where to write the memories")
+    parser.add_argument("--audit-most", type=int, default=10**7, help="larger ones: no audit")
+    parser.add_argument("--form", choices=["both", "file", "parts"], default="both")
     given = parser.parse_args()
-    for part_size in (None, given.part_size):
-        rows = [measured(count, part_size, given.folder) for count in given.counts]
-        fits = {
-            name: exponent(given.counts, [row[name] for row in rows])
-            for name in ("open_s", "first_batch_s", "image_us", "targets_s", "audit_s")
-        }
+    forms = {"both": (None, given.part_size), "file": (None,), "parts": (given.part_size,)}
+    for part_size in forms[given.form]:
+        rows = {count: measured(count, part_size, given) for count in given.counts}
+        fits = {name: exponent(name, rows) for name in FITTED}
         emit("large", event="exponents", part_size=part_size, **fits, **machine())
 
 
-def measured(count: int, part_size: str | None, folder: Path | None) -> dict[str, float]:
+def measured(count: int, part_size: str | None, given: argparse.Namespace) -> dict[str, float]:
     """One point: write, open, sample and audit."""
+    folder: Path | None = given.folder
     place = Path(tempfile.mkdtemp(dir=folder))
     try:
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
             written = pool.submit(write, count, part_size, place / "m").result()
             best = [pool.submit(reading, place / "m").result() for _ in range(3)]
             row = min(best, key=lambda found: found["open_s"])
-            row |= pool.submit(auditing, place / "m").result()
+            if count <= given.audit_most:
+                row |= pool.submit(auditing, place / "m").result()
         emit(
             "large", event="point", items=count, part_size=part_size, **written, **row, **machine()
         )
