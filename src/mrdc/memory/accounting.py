@@ -9,7 +9,7 @@ from mrdc._utils.lazy import unordered
 from mrdc.memory.budget import Budget
 from mrdc.memory.classes import encodings_in_use, has_values, tables_in_use
 from mrdc.memory.contents import Contents
-from mrdc.memory.encode import Encoded, Encoder, Encoding, Item
+from mrdc.memory.encode import Arrival, Encoder, Encoding, Item
 from mrdc.memory.names import IndexCost
 from mrdc.memory.split import folder_bytes
 from mrdc.memory.write import head_bytes
@@ -33,7 +33,7 @@ def coming(
 ) -> Coming:
     """Upper bounds for classes that are about to hold some of the ranked images."""
     items = [item for of_class in ranked.values() for item in unordered(of_class)]
-    encoded = [item for item in items if isinstance(item, Encoded)]
+    encoded = [item for item in items if not isinstance(item, Arrival)]
     new = len(encoded) < len(items)
     split = new or any(not image.tables and not image.kept for image in encoded)
     found = memory.duplicates()

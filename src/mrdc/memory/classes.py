@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrdc.codec.image import Pixels
-from mrdc.memory.encode import Encoded, Encoding
+from mrdc.memory.encode import Encoded, Encoding, Stored
 from mrdc.memory.names import IndexCost
 from mrdc.memory.segments import Held, Saved, Segment
 from mrdc.memory.stored import StoredMemory
@@ -87,6 +87,11 @@ class ClassImages:
         """All images with how they were made."""
         names = self.sources
         return [s.encoded(row, name) for (s, row), name in zip(self.rows(), names, strict=True)]
+
+    def items(self) -> list[Stored]:
+        """All images for another memory, not read yet."""
+        names = self.sources
+        return [s.item(row, name) for (s, row), name in zip(self.rows(), names, strict=True)]
 
     # Single images
 

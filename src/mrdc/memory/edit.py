@@ -194,7 +194,7 @@ def _fill_merged(
         take_boxes(merged, memory.boxes, memory.box_classes, str(path))
         for label in memory.labels:
             name, more = memory.class_names[label], memory.seen(label)
-            old, images = ranked.get(name, []), memory.encoded_images(label)
+            old, images = ranked.get(name, []), memory._class(label).items()
             ranked[name] = interleave(old, seen.get(name, 1), images, more)
             seen[name] = seen.get(name, 0) + more
     if budget is not None:

@@ -1,6 +1,7 @@
 """One image, encoded as a memory stores it."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -69,7 +70,18 @@ class Arrival(NamedTuple):
         return self.photo.id
 
 
-Item = Arrival | Encoded  # what can be stored
+class Stored(NamedTuple):
+    """An image of another memory, to be stored as it is; read when its turn comes."""
+
+    source: str
+    tables: bytes
+    kept: bool
+    encoding: Encoding
+    values: bool  # whether there are any
+    load: Callable[[], Encoded]
+
+
+Item = Arrival | Encoded | Stored  # what can be stored
 
 
 @dataclass(frozen=True)
@@ -92,8 +104,8 @@ class Encoder:
 
     def __call__(self, item: Item) -> Encoded:
         """Encode a photo, or keep its bytes if those are no larger; never encode twice."""
-        if isinstance(item, Encoded):
-            return self._stored(item)
+        if not isinstance(item, Arrival):
+            return self._stored(item.load() if isinstance(item, Stored) else item)
         data, name = item.photo.load(), item.photo.id
         source = data if isinstance(data, bytes) else None
         pixels = to_pixels(data, name)

@@ -123,10 +123,13 @@ class MemoryFile(Rows):
     def sizes(self) -> NDArray[Any]:
         return np.diff(self.arrays["offsets"])
 
+    @cached_property
+    def _zeros(self) -> NDArray[Any]:
+        """Sizes of values in a file without values; takes no memory."""
+        return np.broadcast_to(np.int32(0), len(self))
+
     def column(self, name: str) -> NDArray[Any]:
-        if name == "value_sizes" and name not in self.arrays:
-            return np.broadcast_to(np.int32(0), len(self))
-        return self.arrays[name]
+        return self.arrays.get(name, self._zeros)
 
     def stored(self, row: int) -> bytes:
         offsets = self.arrays["offsets"]

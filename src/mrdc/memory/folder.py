@@ -94,7 +94,7 @@ def write_part(
     counts = [[label, len(images)] for label, images in classes.items()]
     items, payload = sum(n for _, n in counts), sum(c.nbytes for c in classes.values())
     entries = {entry["label"]: entry for entry in meta["classes"]}
-    most = part_size if items > 1 else max(part_size, 2 * payload)  # one image may be larger
+    most = part_size if items > 1 else part_size + 2 * payload  # one image may be larger
     own = part_meta(meta, most) | {
         "classes": [entries[label] | {"items": count} for label, count in counts],
         "encodings": [asdict(encoding) for encoding in encodings_in_use(classes)],

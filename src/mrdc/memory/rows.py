@@ -3,6 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
 from mrdc.codec.jpeg_progressive import has_scans
 from mrdc.codec.scaled import restored, stored_scale
-from mrdc.memory.encode import Encoded, Encoding
+from mrdc.memory.encode import Encoded, Encoding, Stored
 from mrdc.memory.names import Names
 
 COLUMNS = ("value_sizes", "kept", "tables", "encodings")  # arrays of the index that rows have
@@ -101,6 +102,15 @@ class Rows(ABC):
     def _digest(self, row: int) -> bytes:
         tables, body, values = self.pieces(row)
         return image_digest(join(tables, body) if tables else body, values)
+
+    def item(self, row: int, name: str) -> Stored:
+        """An image for another memory, not read yet."""
+        table, kept = int(self.column("tables")[row]), bool(self.column("kept")[row])
+        tables = self.table_list[table] if table >= 0 else b""
+        values = bool(self.column("value_sizes")[row])
+        return Stored(
+            name, tables, kept, self.encoding(row), values, partial(self.encoded, row, name)
+        )
 
     def encoded(self, row: int, name: str) -> Encoded:
         """An image with how it was made."""
