@@ -17,7 +17,7 @@ from mrdc.codec.image import decode
 from mrdc.codec.jpeg_progressive import LEAST_SCANS, cut, scan_ends
 from mrdc.memory.audit import audit
 from mrdc.memory.budget import Budget
-from mrdc.memory.edit import rebudget
+from mrdc.memory.edit import merge, rebudget
 from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
 from mrdc.training.classes import ClassLearner
@@ -139,6 +139,19 @@ def test_files_spools_and_parts(tmp_path: Path) -> None:
         assert len(found.memory) == found.before and found.to_json()["scans"] != before
         assert ReplayMemory.load(tmp_path / path).scans() == found.to_json()["scans"]
         assert audit(tmp_path / path).problems == []
+
+
+def test_merged_files_fade(tmp_path: Path) -> None:
+    """Two files become one of two thirds of their bytes, and no image is lost."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path, label in zip(paths, (0, 1), strict=True):
+        memory = ReplayMemory(10**6, CODEC, 75, fade=label == 1, class_names={label: path.name})
+        memory.add({label: encoded()[label]})
+        memory.save(path)
+    less = str(sum(path.stat().st_size for path in paths) * 2 // 3)
+    found = merge(paths, tmp_path / "c", less, False)
+    assert len(found.memory) == 20 and max(found.memory.scans()) < 10
+    assert audit(tmp_path / "c").problems == []
 
 
 def test_damage_is_never_sealed(tmp_path: Path) -> None:

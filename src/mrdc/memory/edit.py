@@ -12,7 +12,7 @@ from mrdc._utils.files import check_name, sweep
 from mrdc.codec.jpeg_progressive import check_fade, has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
-from mrdc.memory.budget import parse_bytes
+from mrdc.memory.budget import EXACT, Budget, parse_bytes
 from mrdc.memory.classes import encodings_in_use
 from mrdc.memory.encode import Item
 from mrdc.memory.folder import is_leftover, writing
@@ -188,6 +188,7 @@ def _fill_merged(
 ) -> None:
     """Store the images of several memories in an empty one."""
     merged.notes = {"merged": [path.name for path in paths]}
+    merged.fade = any(memory.fade for memory in memories)
     ranked: dict[str, Sequence[Item]] = {}
     seen: dict[str, int] = {}
     for path, memory in zip(paths, memories, strict=True):
@@ -200,7 +201,11 @@ def _fill_merged(
     if budget is not None:
         merged.rebudget(budget)
     merged.class_names = dict(enumerate(ranked))
+    wanted = merged.budget
+    if merged.fade:
+        merged.budget = Budget(float(EXACT), "bytes", wanted.original_bytes)  # all images first
     merged._store(dict(enumerate(ranked.values())), dict(enumerate(seen.values())))
+    merged.rebudget(wanted)
 
 
 def _like(memory: ReplayMemory, folder: Path) -> ReplayMemory:
@@ -213,7 +218,6 @@ def _like(memory: ReplayMemory, folder: Path) -> ReplayMemory:
         spool=folder,
         part_size=memory.part_size,
     )
-    made.fade = memory.fade
     made.box_classes = memory.box_classes
     return made
 

@@ -10,7 +10,7 @@ does not depend on the steps that led there.
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -83,10 +83,12 @@ def fitting_levels(sizes: Sequence[Sizes], room: int) -> list[NDArray[np.int64]]
     return np.split(levels, np.cumsum(list(map(len, sizes)))[:-1]) if sizes else []
 
 
-def between_levels(sizes: Sizes, at: float) -> Sizes:
+def between_levels(sizes: Sizes, at: float) -> NDArray[np.int64]:
     """Bytes at a level that need not be whole: as if some images were at each of two levels."""
     low, high = math.floor(at), math.ceil(at)
-    more: Sizes = np.ceil((sizes[:, high] - sizes[:, low]) * (at - low)).astype(np.int64)
+    more: NDArray[np.int64] = np.ceil((sizes[:, high] - sizes[:, low]) * (at - low)).astype(
+        np.int64
+    )
     return sizes[:, low] + more
 
 
@@ -108,3 +110,20 @@ def common_level(held: Sequence[Sizes], room: int, new: int) -> float:
         step = (low + high + 1) // 2
         low, high = (step, high) if fits(step) else (low, step - 1)
     return low / GRAIN
+
+
+def faded_costs(
+    held: Sequence[ClassImages], room: int, new: int, entry: IndexCost | None
+) -> tuple[list[NDArray[np.int64]], Callable[[Encoded], int]]:
+    """Bytes charged for images held, by class, and for an image of `new` classes.
+
+    All of them count at the level that leaves every class an equal share of `room`.
+    """
+    sizes = [sizes_of(images, entry) for images in held]
+    at = common_level(sizes, room, new)
+
+    def cost(image: Encoded) -> int:
+        row = np.array([sizes_by_level(image, image.cost(entry))])
+        return int(between_levels(row, at)[0])
+
+    return [between_levels(of_class, at) for of_class in sizes], cost

@@ -14,15 +14,8 @@ from mrdc.memory.accounting import coming, entry_cost, room
 from mrdc.memory.budget import share
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.contents import Contents
-from mrdc.memory.encode import Encoded, Encoder, Item
-from mrdc.memory.fade import (
-    between_levels,
-    common_level,
-    faded,
-    fitting_levels,
-    sizes_by_level,
-    sizes_of,
-)
+from mrdc.memory.encode import Encoder, Item
+from mrdc.memory.fade import faded, faded_costs, fitting_levels, sizes_of
 from mrdc.memory.fill import Cost, Growing, Skip, check_filled, fill
 from mrdc.memory.names import IndexCost
 from mrdc.memory.photos import Index
@@ -69,17 +62,10 @@ class Storing(Contents):
 
         A memory that fades counts all images at the level that makes room for the new classes.
         """
-        if not self.fade:
-            costs = [images.costs(entry) for images in others]
-            return [(int(c.sum()), int(c[0])) for c in costs], lambda image: image.cost(entry)
-        sizes = [sizes_of(images, entry) for images in others]
-        at = common_level(sizes, left, new)
-        costs = [between_levels(of_class, at) for of_class in sizes]
-
-        def cost(image: Encoded) -> int:
-            row = np.array([sizes_by_level(image, image.cost(entry))])
-            return int(between_levels(row, at)[0])
-
+        if self.fade:
+            costs, cost = faded_costs(others, left, new, entry)
+        else:
+            costs, cost = [c.costs(entry) for c in others], lambda image: image.cost(entry)
         return [(int(c.sum()), int(c[0])) for c in costs], cost
 
     def _store_overall(
