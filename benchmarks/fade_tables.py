@@ -12,12 +12,15 @@ def cuts() -> str:
     direct = [row for row in _rows("direct") if row["codec"] == "jpeg-optimised"]
     speed = {row["scans"]: row["ratio_median"] for row in _rows("decode")}
     like = "direct encode of about these bytes"
-    rows: list[list[object]] = [["scans", "bytes", "PSNR, dB", like, "time to decode"]]
+    rows: list[list[object]] = [["cut after scan", "bytes", "PSNR, dB", like, "time to decode"]]
     for cut in _rows("cut"):
         near = min(direct, key=lambda row: abs(row["mean_bytes"] - cut["mean_bytes"]))
         other = f"quality {near['quality']}: {near['mean_bytes']:,.0f} bytes, {near['psnr']:.2f} dB"
         time = f"{speed[cut['scans']]:.2f} x" if cut["scans"] in speed else ""
         rows.append([cut["scans"], f"{cut['mean_bytes']:,.0f}", f"{cut['psnr']:.2f}", other, time])
+    for row in _rows("again"):
+        again = f"none, but encoded again at {row['quality']}"
+        rows.append([again, f"{row['mean_bytes']:,.0f}", f"{row['psnr']:.2f}", "", ""])
     return table(*rows)
 
 

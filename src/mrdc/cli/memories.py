@@ -6,7 +6,7 @@ from rich.console import Console
 
 from mrdc._utils.text import MORE, count, printable, ratio, size, small_number, span
 from mrdc.cli.tables import plain, remarks, some, styled, table
-from mrdc.codec.jpeg_progressive import SCANS, has_scans
+from mrdc.codec.jpeg_progressive import SCANS
 from mrdc.memory.fade import mean_scans, scan_counts
 from mrdc.memory.stored import StoredMemory
 
@@ -141,7 +141,7 @@ def about(memory: StoredMemory) -> dict[str, Any]:
         "encodings": meta["encodings"],
         "accounting": meta["accounting"],
         "fade": meta["fade"],
-        "scans": scans_in(memory),
+        "scans": scan_counts(file for _, file in memory.files()),
         "whole_file": meta["whole_file"],
         "payload_bytes": memory.image_bytes,
         "budget_bytes": meta["budget"]["bytes"],
@@ -150,13 +150,6 @@ def about(memory: StoredMemory) -> dict[str, Any]:
         "sha256": memory.sha256,
         "notes": meta["notes"],
     }
-
-
-def scans_in(memory: StoredMemory) -> dict[int, int]:
-    """Number of images by their scans, for codec jpeg-progressive."""
-    if not any(has_scans(entry["codec"]) for entry in memory.meta["encodings"]):
-        return {}
-    return scan_counts((file, row) for _, file in memory.files() for row in range(len(file)))
 
 
 def scan_line(scans: dict[int, int]) -> str:

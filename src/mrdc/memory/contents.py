@@ -170,7 +170,7 @@ class Contents(DataSet):
 
     def scans(self) -> dict[int, int]:
         """Number of images by their scans, for codec jpeg-progressive: how faded they are."""
-        return scan_counts(place for images in self._classes.values() for place in images.rows())
+        return scan_counts(place for images in self._classes.values() for place in images.segments)
 
     def _class(self, label: SupportsIndex) -> ClassImages:
         number = operator.index(label)

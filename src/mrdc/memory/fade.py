@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrdc.codec.jpeg import split
-from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, scan_ends
+from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, has_scans, scan_ends
 from mrdc.memory.budget import level
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.encode import Encoded
@@ -44,9 +44,13 @@ def sizes_of(images: ClassImages, entry: IndexCost | None) -> Sizes:
     return np.array([sizes_by_level(image, int(cost)) for image, cost in pairs], np.int64)
 
 
-def scan_counts(images: Iterable[tuple[Rows, int]]) -> dict[int, int]:
+def scan_counts(places: Iterable[Rows]) -> dict[int, int]:
     """Number of images by their scans; images whose scans cannot be cut do not count."""
-    found = Counter(len(scan_ends(rows.stream(row))) for rows, row in images if rows.has_scans(row))
+    found = Counter[int]()
+    for rows in places:
+        if any(has_scans(encoding.codec) for encoding in rows.encoding_list):  # else read nothing
+            streams = (rows.stream(row) for row in range(len(rows)) if rows.has_scans(row))
+            found.update(len(scan_ends(stream)) for stream in streams)
     return dict(sorted(found.items()))
 
 
