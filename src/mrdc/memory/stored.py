@@ -12,9 +12,9 @@ import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 from mrdc._utils.errors import MemoryFileError
@@ -170,7 +170,6 @@ class _Folder(StoredMemory):
         self.file_bytes = found.bytes + sum(entry.bytes for entry in found.parts)
         self._opened: OrderedDict[int, MemoryFile] = OrderedDict()
         self._checked: dict[int, tuple[int, ...]] = {}  # what was checked, by number
-        self._lock = Lock()
         _look_for_parts(path, found)
 
     @property
@@ -178,13 +177,11 @@ class _Folder(StoredMemory):
         return [entry.classes for entry in self._entries]
 
     def file(self, number: int) -> MemoryFile:
-        with self._lock:
-            if number in self._opened:
-                self._opened.move_to_end(number)
-                return self._opened[number]
-        file = self._open(number)
-        with self._lock:
+        file = self._opened.get(number)
+        file = self._open(number) if file is None else file
+        with suppress(KeyError):  # another thread was faster
             self._opened[number] = file
+            self._opened.move_to_end(number)
             while len(self._opened) > OPENED:
                 self._opened.popitem(last=False)
         return file
