@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mrdc._utils.errors import MemoryFileError
+from mrdc.memory.access import identity, sizes_in
 from mrdc.memory.budget import Budget
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.manifest import MANIFEST, NAME, Manifest, PartEntry, read_manifest
@@ -190,13 +191,12 @@ class _Folder(StoredMemory):
         """Open a part; its index is not read again if this very file was checked before."""
         entry = self._entries[number]
         path = self.absolute / entry.file
-        if not path.exists():
+        found = identity(path)
+        if found is None:
             _missing(self.path, entry.file, "replaced or deleted since the memory was opened")
-        about = path.stat()
-        identity = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
-        file = MemoryFile(path, checked=self._checked.get(number) == identity)
+        file = MemoryFile(path, checked=self._checked.get(number) == found)
         _check_part(file, entry)
-        self._checked[number] = identity
+        self._checked[number] = found
         return file
 
 
@@ -206,11 +206,7 @@ def _look_for_parts(folder: Path, manifest: Manifest) -> None:
     Raises:
         MemoryFileError: the first part that is missing or wrong.
     """
-    sizes = {
-        entry.name: entry.stat().st_size
-        for entry in os.scandir(folder)
-        if NAME.fullmatch(entry.name)
-    }
+    sizes = {name: size for name, size in sizes_in(folder).items() if NAME.fullmatch(name)}
     wanted = {part.file for part in manifest.parts}
     for part in manifest.parts:
         if part.file not in sizes:
@@ -224,7 +220,7 @@ def _look_for_parts(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def _missing(folder: Path, name: str, why: str) -> None:
+def _missing(folder: Path, name: str, why: str) -> NoReturn:
     raise MemoryFileError(f"{folder}: the part {name} is missing: {why}")
 
 
@@ -259,5 +255,5 @@ def size_on_disk(path: Path) -> int:
     """Bytes of a memory file, or of a manifest and its parts."""
     if not path.is_dir():
         return path.stat().st_size
-    files = (f for f in path.iterdir() if f.name == MANIFEST or NAME.fullmatch(f.name))
-    return sum(file.stat().st_size for file in files)
+    found = sizes_in(path).items()
+    return sum(size for name, size in found if name == MANIFEST or NAME.fullmatch(name))
