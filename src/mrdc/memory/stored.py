@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -29,8 +28,8 @@ OPENED = 256  # most parts of a memory that are mapped at once; each needs a fil
 class Part:
     """A part of a memory, opened when it is needed."""
 
-    def __init__(self, memory: "StoredMemory", number: int, items: int):
-        self.memory, self.number, self.items = memory, number, items
+    def __init__(self, memory: "StoredMemory", number: int):
+        self.memory, self.number = memory, number
 
     @property
     def file(self) -> MemoryFile:
@@ -38,14 +37,7 @@ class Part:
         return self.memory.file(self.number)
 
     def __len__(self) -> int:
-        return self.items
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _part, (self.memory, self.number)
-
-
-def _part(memory: "StoredMemory", number: int) -> Part:
-    return memory.parts[number]
+        return sum(items for _, items in self.memory.classes(self.number))
 
 
 class Run(NamedTuple):
@@ -72,7 +64,6 @@ class StoredMemory(ABC):
     tables: list[bytes]
     sha256: str
     part_size: int | None = None
-    parts: list[Part]
     payload_bytes: int
     file_bytes: int
 
@@ -83,13 +74,17 @@ class StoredMemory(ABC):
     def file(self, number: int) -> MemoryFile:
         """A part as a memory file, its index checked."""
 
+    @abstractmethod
+    def classes(self, number: int) -> Sequence[Sequence[int]]:
+        """Label and number of images of each class in a part."""
+
     @property
     @abstractmethod
-    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
-        """Label and number of images of each class, for each part."""
+    def parts(self) -> list[Part]:
+        """The parts, in order; one file is one part."""
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return sum(entry["items"] for entry in self.meta["classes"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_again, (self.absolute, self.sha256)
@@ -98,16 +93,14 @@ class StoredMemory(ABC):
         """Whether a path, which exists, is where the memory was opened."""
         return self.absolute.exists() and self.absolute.samefile(path)
 
-    @cached_property
-    def runs(self) -> list[Run]:
+    @property
+    def runs(self) -> Iterator[Run]:
         """All images, in order."""
-        found = []
-        for part, classes in zip(self.parts, self._classes, strict=True):
+        for part in self.parts:
             begin = 0
-            for label, items in classes:
-                found.append(Run(label, part, begin, begin + items))
+            for label, items in self.classes(part.number):
+                yield Run(label, part, begin, begin + items)
                 begin += items
-        return found
 
     def files(self) -> Iterator[tuple[int, MemoryFile]]:
         """Every part, with the index of its first image in the memory."""
@@ -147,14 +140,16 @@ class _OneFile(StoredMemory):
         self.meta, self.tables = self._file.meta, self._file.tables
         self.sha256, self.file_bytes = self._file.sha256, self._file.file_bytes
         self.payload_bytes = self._file.payload_bytes
-        self.parts = [Part(self, 0, len(self._file))]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [Part(self, 0)]
 
     def file(self, number: int) -> MemoryFile:
         return self._file
 
-    @property
-    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
-        return [[(entry["label"], entry["items"]) for entry in self.meta["classes"]]]
+    def classes(self, number: int) -> Sequence[Sequence[int]]:
+        return [(entry["label"], entry["items"]) for entry in self.meta["classes"]]
 
 
 class _Folder(StoredMemory):
@@ -166,7 +161,6 @@ class _Folder(StoredMemory):
         self._entries = found.parts
         self.meta, self.tables, self.sha256 = dict(found.meta), list(found.tables), found.sha256
         self.part_size = found.part_size
-        self.parts = [Part(self, n, entry.items) for n, entry in enumerate(found.parts)]
         self.payload_bytes = sum(entry.payload_bytes for entry in found.parts)
         self.file_bytes = found.bytes + sum(entry.bytes for entry in found.parts)
         self._opened: OrderedDict[int, MemoryFile] = OrderedDict()
@@ -174,8 +168,11 @@ class _Folder(StoredMemory):
         _look_for_parts(path, found)
 
     @property
-    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
-        return [entry.classes for entry in self._entries]
+    def parts(self) -> list[Part]:
+        return [Part(self, number) for number in range(len(self._entries))]
+
+    def classes(self, number: int) -> Sequence[Sequence[int]]:
+        return self._entries[number].classes
 
     def file(self, number: int) -> MemoryFile:
         file = self._opened.get(number)
