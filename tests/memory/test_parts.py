@@ -1,6 +1,7 @@
 """Memories in parts: the same as one file, whatever happens on the way."""
 
 import errno
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -9,6 +10,7 @@ import pickle
 import re
 import shutil
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from mrdc.memory.folder import writing
 from mrdc.memory.manifest import MANIFEST, ZEROS
 from mrdc.memory.names import Names
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.segments import Saved
 from mrdc.memory.split import split
 from mrdc.memory.stored import open_memory
 from tests.conftest import jpeg
@@ -415,6 +418,25 @@ def test_files_and_folders_do_not_replace_each_other(folder: Path, tmp_path: Pat
     with pytest.raises(OutputError, match="m: is a folder, but without a part size"):
         memory.save(folder)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_memory_that_is_no_longer_used_is_closed(made: Path) -> None:
+    """At once, not when the garbage collector comes by."""
+    memory = ReplayMemory.load(made)
+    memory.encoded(0)
+    file = weakref.ref(open_file(memory))
+    gc.disable()
+    try:
+        del memory
+        assert file() is None
+    finally:
+        gc.enable()
+
+
+def open_file(memory: ReplayMemory) -> MemoryFile:
+    segment = memory._find(0)[1].segments[0]
+    assert isinstance(segment, Saved)
+    return segment.part.file
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))

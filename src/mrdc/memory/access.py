@@ -1,4 +1,4 @@
-"""Read the bytes of a memory file: the one place that opens it."""
+"""Find and read memory files: the one place that does."""
 
 import mmap
 import os
@@ -39,3 +39,18 @@ def open_bytes(path: Path) -> Bytes:
     except OSError as error:
         raise MemoryFileError(f"{path}: cannot be read ({error.strerror})") from None
     return np.frombuffer(whole, np.uint8)
+
+
+def sizes_in(folder: Path) -> dict[str, int]:
+    """Bytes of the files in a folder, by name."""
+    with os.scandir(folder) as found:
+        return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+
+
+def identity(path: Path) -> tuple[int, ...] | None:
+    """Numbers that change when a file is replaced or written to; None if there is no file."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns

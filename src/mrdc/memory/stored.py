@@ -12,12 +12,12 @@ import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from contextlib import suppress
 from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mrdc._utils.errors import MemoryFileError
+from mrdc.memory.access import identity, sizes_in
 from mrdc.memory.budget import Budget
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.manifest import MANIFEST, NAME, Manifest, PartEntry, read_manifest
@@ -28,8 +28,8 @@ OPENED = 256  # most parts of a memory that are mapped at once; each needs a fil
 class Part:
     """A part of a memory, opened when it is needed."""
 
-    def __init__(self, memory: "StoredMemory", number: int, items: int):
-        self.memory, self.number, self.items = memory, number, items
+    def __init__(self, memory: "StoredMemory", number: int):
+        self.memory, self.number = memory, number
 
     @property
     def file(self) -> MemoryFile:
@@ -37,14 +37,7 @@ class Part:
         return self.memory.file(self.number)
 
     def __len__(self) -> int:
-        return self.items
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _part, (self.memory, self.number)
-
-
-def _part(memory: "StoredMemory", number: int) -> Part:
-    return memory.parts[number]
+        return sum(items for _, items in self.memory.classes(self.number))
 
 
 class Run(NamedTuple):
@@ -71,7 +64,6 @@ class StoredMemory(ABC):
     tables: list[bytes]
     sha256: str
     part_size: int | None = None
-    parts: list[Part]
     payload_bytes: int
     file_bytes: int
 
@@ -82,13 +74,17 @@ class StoredMemory(ABC):
     def file(self, number: int) -> MemoryFile:
         """A part as a memory file, its index checked."""
 
+    @abstractmethod
+    def classes(self, number: int) -> Sequence[Sequence[int]]:
+        """Label and number of images of each class in a part."""
+
     @property
     @abstractmethod
-    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
-        """Label and number of images of each class, for each part."""
+    def parts(self) -> list[Part]:
+        """The parts, in order; one file is one part."""
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return sum(entry["items"] for entry in self.meta["classes"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_again, (self.absolute, self.sha256)
@@ -97,16 +93,14 @@ class StoredMemory(ABC):
         """Whether a path, which exists, is where the memory was opened."""
         return self.absolute.exists() and self.absolute.samefile(path)
 
-    @cached_property
-    def runs(self) -> list[Run]:
+    @property
+    def runs(self) -> Iterator[Run]:
         """All images, in order."""
-        found = []
-        for part, classes in zip(self.parts, self._classes, strict=True):
+        for part in self.parts:
             begin = 0
-            for label, items in classes:
-                found.append(Run(label, part, begin, begin + items))
+            for label, items in self.classes(part.number):
+                yield Run(label, part, begin, begin + items)
                 begin += items
-        return found
 
     def files(self) -> Iterator[tuple[int, MemoryFile]]:
         """Every part, with the index of its first image in the memory."""
@@ -146,14 +140,16 @@ class _OneFile(StoredMemory):
         self.meta, self.tables = self._file.meta, self._file.tables
         self.sha256, self.file_bytes = self._file.sha256, self._file.file_bytes
         self.payload_bytes = self._file.payload_bytes
-        self.parts = [Part(self, 0, len(self._file))]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [Part(self, 0)]
 
     def file(self, number: int) -> MemoryFile:
         return self._file
 
-    @property
-    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
-        return [[(entry["label"], entry["items"]) for entry in self.meta["classes"]]]
+    def classes(self, number: int) -> Sequence[Sequence[int]]:
+        return [(entry["label"], entry["items"]) for entry in self.meta["classes"]]
 
 
 class _Folder(StoredMemory):
@@ -165,26 +161,25 @@ class _Folder(StoredMemory):
         self._entries = found.parts
         self.meta, self.tables, self.sha256 = dict(found.meta), list(found.tables), found.sha256
         self.part_size = found.part_size
-        self.parts = [Part(self, n, entry.items) for n, entry in enumerate(found.parts)]
         self.payload_bytes = sum(entry.payload_bytes for entry in found.parts)
         self.file_bytes = found.bytes + sum(entry.bytes for entry in found.parts)
         self._opened: OrderedDict[int, MemoryFile] = OrderedDict()
         self._checked: dict[int, tuple[int, ...]] = {}  # what was checked, by number
-        self._lock = Lock()
         _look_for_parts(path, found)
 
     @property
-    def _classes(self) -> Sequence[Sequence[Sequence[int]]]:
-        return [entry.classes for entry in self._entries]
+    def parts(self) -> list[Part]:
+        return [Part(self, number) for number in range(len(self._entries))]
+
+    def classes(self, number: int) -> Sequence[Sequence[int]]:
+        return self._entries[number].classes
 
     def file(self, number: int) -> MemoryFile:
-        with self._lock:
-            if number in self._opened:
-                self._opened.move_to_end(number)
-                return self._opened[number]
-        file = self._open(number)
-        with self._lock:
+        file = self._opened.get(number)
+        file = self._open(number) if file is None else file
+        with suppress(KeyError):  # another thread was faster
             self._opened[number] = file
+            self._opened.move_to_end(number)
             while len(self._opened) > OPENED:
                 self._opened.popitem(last=False)
         return file
@@ -193,13 +188,12 @@ class _Folder(StoredMemory):
         """Open a part; its index is not read again if this very file was checked before."""
         entry = self._entries[number]
         path = self.absolute / entry.file
-        if not path.exists():
+        found = identity(path)
+        if found is None:
             _missing(self.path, entry.file, "replaced or deleted since the memory was opened")
-        about = path.stat()
-        identity = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
-        file = MemoryFile(path, checked=self._checked.get(number) == identity)
+        file = MemoryFile(path, checked=self._checked.get(number) == found)
         _check_part(file, entry)
-        self._checked[number] = identity
+        self._checked[number] = found
         return file
 
 
@@ -209,11 +203,7 @@ def _look_for_parts(folder: Path, manifest: Manifest) -> None:
     Raises:
         MemoryFileError: the first part that is missing or wrong.
     """
-    sizes = {
-        entry.name: entry.stat().st_size
-        for entry in os.scandir(folder)
-        if NAME.fullmatch(entry.name)
-    }
+    sizes = {name: size for name, size in sizes_in(folder).items() if NAME.fullmatch(name)}
     wanted = {part.file for part in manifest.parts}
     for part in manifest.parts:
         if part.file not in sizes:
@@ -227,7 +217,7 @@ def _look_for_parts(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def _missing(folder: Path, name: str, why: str) -> None:
+def _missing(folder: Path, name: str, why: str) -> NoReturn:
     raise MemoryFileError(f"{folder}: the part {name} is missing: {why}")
 
 
@@ -262,5 +252,5 @@ def size_on_disk(path: Path) -> int:
     """Bytes of a memory file, or of a manifest and its parts."""
     if not path.is_dir():
         return path.stat().st_size
-    files = (f for f in path.iterdir() if f.name == MANIFEST or NAME.fullmatch(f.name))
-    return sum(file.stat().st_size for file in files)
+    found = sizes_in(path).items()
+    return sum(size for name, size in found if name == MANIFEST or NAME.fullmatch(name))
