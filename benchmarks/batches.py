@@ -56,7 +56,7 @@ class Files(Dataset[tuple[Tensor, int]]):
 
 def loader(memory: ReplayMemory, workers: int) -> DataLoader[tuple[Tensor, int]]:
     """What is usual; its workers stay alive between epochs."""
-    files = Files([memory.encoded(index) for index in range(len(memory))], memory.targets)
+    files = Files([memory.encoded(index) for index in range(len(memory))], memory.targets.tolist())
     return DataLoader(
         files, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
     )

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
+from fade_tables import cuts, held
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
 from speed_tables import costs, speed, steps, times
 
-PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md")]
+PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md")]
 
 
 def name(candidate: Row) -> str:
@@ -89,6 +90,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "adapters strategies": strategies,
     "adapters bytes": same_bytes,
     "adapters throughput": buffers,
+    "fade cuts": cuts,
+    "fade held": held,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 import mrdc
 from mrdc.data import open_images
 from mrdc.memory.export import export
-from mrdc.memory.file import MemoryFile
+from mrdc.memory.stored import open_memory
 from tests.conftest import jpeg
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -61,7 +61,7 @@ def test_webdataset_reads_an_export(tmp_path: Path) -> None:
     import webdataset
 
     memory().save(tmp_path / "m.mrdc")
-    export(MemoryFile(tmp_path / "m.mrdc"), tmp_path / "m.tar")
+    export(open_memory(tmp_path / "m.mrdc"), tmp_path / "m.tar")
     read: Any = webdataset.WebDataset(str(tmp_path / "m.tar"), shardshuffle=False)
     rows = list(read.decode("pil").to_tuple("jpg", "cls", "json"))
     assert [label for _, label, _ in rows] == [0] * 4 + [1] * 4

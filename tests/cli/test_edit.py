@@ -142,7 +142,7 @@ def test_a_file_may_be_merged_into_itself(memory: Path, tmp_path: Path, cli: Cli
         ("rebudget a.mrdc 900", "no image of class 'class0' fits"),
         ("rebudget a.mrdc 9kB -o no/b.mrdc", "no/b.mrdc: there is no folder no"),
         ("merge a.mrdc -o c.mrdc", "merge needs two memory files or more, got 1"),
-        ("merge a.mrdc photos -o c.mrdc", "photos: not a regular file, so not a memory file"),
+        ("merge a.mrdc photos -o c.mrdc", "photos: not a memory, as it has no manifest.json"),
         ("add a.mrdc nothing", "nothing: no such folder or file"),
         ("add a.mrdc photos --select hering", "unknown selector 'hering'"),
         ("add b.mrdc boxes.json", "its boxes have the classes cat, but the memory's none"),

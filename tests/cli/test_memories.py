@@ -88,7 +88,7 @@ def test_export_to_a_folder_that_torchvision_reads(memory: Path, tmp_path: Path,
     held = ReplayMemory.load(memory)
     folder = ImageFolder(tmp_path / "out")
     assert folder.classes == ["class0", "class1", "class2"]
-    assert [label for _, label in folder.samples] == held.targets
+    assert [label for _, label in folder.samples] == held.targets.tolist()
     files = [Path(path).read_bytes() for path, _ in folder.samples]
     assert files == [held.encoded(i) for i in range(len(held))]
     lines = (tmp_path / "out" / "manifest.csv").read_text().splitlines()
@@ -239,7 +239,7 @@ def test_a_damaged_memory_is_refused_and_audited(memory: Path, tmp_path: Path, c
     assert "does not match its SHA-256" in cli.refused(*export)
     memory.write_bytes(data[:-1])
     for command in (["info", memory], export):
-        assert "cut short or damaged" in cli.refused(*command)
+        assert "cut short, as the arrays take" in cli.refused(*command)
     assert not (tmp_path / "out").exists()
     for verb in ("info", "audit"):
         assert "no such memory file" in cli.refused(verb, tmp_path / "no.mrdc")
@@ -271,3 +271,22 @@ def test_an_impossible_page_is_refused_before_packing(
     given = ["pack", photos, "--budget", "60kB", "-o", "a.mrdc", "--report", "p.html"]
     assert message in cli.refused(*given, *more.split())
     assert {path.name for path in tmp_path.iterdir()} <= {"photos", "cache"}
+
+
+def test_fading(photos: Path, tmp_path: Path, cli: Cli) -> None:
+    """`rebudget` cuts scans of a memory that fades, and `info` says how many are left."""
+    memory, flags = tmp_path / "m", [photos, "--budget", "1MB", "--quality", "50"]
+    progressive = ["--codec", "jpeg-progressive", "--select", "random_choice"]
+    packed = cli.json("pack", *flags, *progressive, "-o", memory)
+    assert cli.json("info", memory)["scans"] == {"10": packed["items"]}
+    less = f"{packed['file_bytes'] * 4 // 5}"
+    dropped = cli.json("rebudget", memory, less, "-o", tmp_path / "dropped")
+    faded = cli.json("rebudget", memory, less, "--fade")
+    assert dropped["items"] < faded["items"] == packed["items"]
+    assert faded["file_bytes"] <= int(less)
+    info = cli.json("info", memory)
+    assert info["scans"] == faded["scans"] and info["fade"] is True
+    assert cli("info", memory) == 0 and "of 10 on average" in cli.out
+    assert cli("pack", *flags, "--fade", "-o", tmp_path / "plain") == 2
+    assert "--fade cuts scans of codec jpeg-progressive, which jpeg does not have" in cli.err
+    assert not (tmp_path / "plain").exists()

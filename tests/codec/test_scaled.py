@@ -15,6 +15,7 @@ from mrdc.memory.audit import audit
 from mrdc.memory.export import export, in_file
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import open_memory
 from tests.conftest import jpeg
 
 IMAGE = decode(jpeg(0))
@@ -82,7 +83,7 @@ def test_a_memory_knows_the_scale_of_every_image(tmp_path: Path) -> None:
         assert np.array_equal(photo.pixels(), to_pixels(file.load(index), ""))
         assert np.array_equal(photo.pixels(), memory[index][0].permute(1, 2, 0).numpy())
     assert audit(tmp_path / "a.mrdc").problems == []
-    export(file, tmp_path / "out")
+    export(open_memory(tmp_path / "a.mrdc"), tmp_path / "out")
     with (tmp_path / "out" / "manifest.csv").open() as listing:
         rows = list(csv.DictReader(listing))
     assert [row["scale"] for row in rows] == ["0.5", "1", "1"]

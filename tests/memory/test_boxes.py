@@ -16,8 +16,10 @@ from mrdc.data.scenes import Boxes
 from mrdc.memory.audit import audit
 from mrdc.memory.budget import Budget
 from mrdc.memory.export import export
-from mrdc.memory.file import MemoryFile, write_memory
+from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import open_memory
+from mrdc.memory.write import write_memory
 from tests.conftest import jpeg
 
 CLASSES = ("cat", "dog")
@@ -78,7 +80,7 @@ def test_files_without_boxes_have_no_arrays_for_them(tmp_path: Path) -> None:
     loaded = ReplayMemory.load(tmp_path / "a")
     assert (loaded.boxes, loaded.box_classes) == ({}, ())
     with pytest.raises(UsageError, match="have no boxes, which format coco needs; choose folder"):
-        export(found, tmp_path / "out", "coco")
+        export(open_memory(tmp_path / "a"), tmp_path / "out", "coco")
     assert not (tmp_path / "out").exists()
 
 
@@ -99,19 +101,19 @@ def test_invalid_boxes_in_a_file_are_found(
     """Even if the checksum is right; such files are neither loaded nor exported."""
     sound = MemoryFile(file)
     arrays = {name: np.array(array) for name, array in sound.arrays.items()}
-    payload = arrays.pop("payload")
+    payload = b"".join(map(sound.stored, range(len(sound))))
     if "boxes" in spoil:
         row, column, value = spoil["boxes"]
         arrays["boxes"][row, column] = value
     else:
         arrays["box_counts"] = np.array(spoil["box_counts"], "<i4")
     meta = {name: value for name, value in sound.meta.items() if name != "tables"}
-    write_memory(file, arrays, [payload.tobytes()], payload.nbytes, meta, sound.tables)
+    write_memory(file, arrays, [payload], len(payload), meta, sound.tables)
     assert any(problem in found for found in audit(file).problems)
     with pytest.raises(MemoryFileError, match=problem):
         ReplayMemory.load(file)
     with pytest.raises(MemoryFileError, match=problem):
-        export(MemoryFile(file), tmp_path / "out", "coco")
+        export(open_memory(file), tmp_path / "out", "coco")
     assert not (tmp_path / "out").exists()
 
 

@@ -59,7 +59,7 @@ def test_examples_hold_encoded_images_and_do_not_change() -> None:
     assert [photo.load() for photo in examples.photos] == before
     names = [f"{label}/{n}" for label in range(3) for n in range(6)]
     assert [photo.id for photo in examples.photos] == names
-    assert list(examples.labels) == plain.targets
+    assert list(examples.labels) == plain.targets.tolist()
 
 
 def test_training_batches_depend_on_seed_and_epoch_not_on_threads() -> None:
@@ -79,10 +79,10 @@ def test_batches_hold_every_image_once() -> None:
     memory = filled()
     batches = list(memory.batches(5, 16))
     assert [len(y) for _, y in batches] == [5, 5, 5, 3]
-    assert sorted(torch.cat([y for _, y in batches]).tolist()) == memory.targets
+    assert sorted(torch.cat([y for _, y in batches]).tolist()) == memory.targets.tolist()
     images, labels = next(memory.batches(18, 24, train=False))
     assert images.shape == (18, 3, 24, 24)
-    assert labels.tolist() == memory.targets
+    assert labels.tolist() == memory.targets.tolist()
 
 
 def in_ram(path: Path) -> ReplayMemory:

@@ -16,8 +16,8 @@ from mrdc.data.coco import read_scenes
 from mrdc.data.photo import Photo
 from mrdc.memory.audit import audit
 from mrdc.memory.export import export
-from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import open_memory
 from mrdc.planning.pack import Packed, run_pack
 from mrdc.planning.plan import run_plan
 from mrdc.planning.settings import PackSettings, PlanSettings
@@ -120,7 +120,7 @@ def test_scenes_survive_memory_file_and_export(
         held = packed.memory.sources(0)
         assert 0 < len(held) < 6
         assert audit(folder / "a.mrdc").problems == []
-        export(MemoryFile(folder / "a.mrdc"), folder / "out", "coco")
+        export(open_memory(folder / "a.mrdc"), folder / "out", "coco")
         before = read_scenes(folder / "train.json").by_id()
         loaded = ReplayMemory.load(folder / "a.mrdc").boxes
         after = read_scenes(folder / "out" / "annotations.json")
@@ -148,7 +148,7 @@ def test_a_rotated_image_keeps_its_boxes(codec: str, orientation: int, tmp_path:
     data["images"][0] |= {"width": HEIGHT, "height": WIDTH}
     write(tmp_path / "train.json", data)
     packing(tmp_path, tmp_path / "a.mrdc", codec=(codec,), qualities=(60,), budget="1MB")
-    export(MemoryFile(tmp_path / "a.mrdc"), tmp_path / "out", "coco")
+    export(open_memory(tmp_path / "a.mrdc"), tmp_path / "out", "coco")
     scenes = read_scenes(tmp_path / "out" / "annotations.json")
     assert scenes.sides == ((HEIGHT, WIDTH),)
     left, top, right, bottom, _ = scenes.boxes[0][0].astype(int)
@@ -173,7 +173,7 @@ def test_other_programs_read_a_coco_export(road: Path, tmp_path: Path) -> None:
 
     memory = packing(road, tmp_path / "a", qualities=(50,), budget="1MB").memory
     out = tmp_path / "out"
-    export(MemoryFile(tmp_path / "a"), out)
+    export(open_memory(tmp_path / "a"), out)
     seen = CocoDetection(str(out / "images"), str(out / "annotations.json"))
     assert len(seen) == 20
     image, targets = seen[memory.sources(0).index("5.jpg")]
@@ -194,7 +194,7 @@ def test_exported_names_are_safe_and_distinct(tmp_path: Path) -> None:
     memory.save(tmp_path / "m")
     out = tmp_path / "safe" / "deep" / "out"
     out.parent.mkdir(parents=True)
-    export(MemoryFile(tmp_path / "m"), out, "coco")
+    export(open_memory(tmp_path / "m"), out, "coco")
     files = [path for path in (tmp_path / "safe").rglob("*") if path.is_file()]
     assert len(files) == 9
     assert all(path.parent in (out, out / "images") for path in files)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -123,15 +124,16 @@ class Memories(RuleBasedStateMachine):
         self.memory.notes["note"] = "x" * note
         self.memory.class_names[0] = "y" * name
 
-    @rule(load=st.booleans())
-    def save(self, load: bool) -> None:
-        path = Path(self.folder.name) / "a.mrdc"
+    @rule(load=st.booleans(), parts=st.sampled_from([None, 40_000]))
+    def save(self, load: bool, parts: int | None) -> None:
+        self.memory.part_size = parts
+        path = Path(self.folder.name) / ("a.mrdc" if parts is None else "parts")
         if not self.attempt(lambda: self.memory.save(path)):
             return
         assert audit(path).problems == []
         loaded = ReplayMemory.load(path)
         for name in ["targets", "ranks", "nbytes", "budget", "quality", "notes"]:
-            assert getattr(loaded, name) == getattr(self.memory, name), name
+            assert np.array_equal(getattr(loaded, name), getattr(self.memory, name)), name
         self.memory = loaded if load else self.memory
 
     @invariant()
@@ -142,7 +144,7 @@ class Memories(RuleBasedStateMachine):
         if not memory.whole_file:
             assert memory.nbytes <= memory.budget_bytes
         counts = [len(memory.sources(label)) for label in memory.labels]
-        assert memory.ranks == [rank for count in counts for rank in range(count)]
+        assert memory.ranks.tolist() == [rank for count in counts for rank in range(count)]
         assert all(counts) and sum(counts) == len(memory)
         for label, count in zip(memory.labels, counts, strict=True):
             assert len({*memory.sources(label)}) == count <= memory.seen(label)

@@ -165,7 +165,7 @@ def test_a_header_that_safetensors_cannot_read_is_not_written(
 ) -> None:
     """The file that was there stays."""
     memory, before = ReplayMemory.load(path), path.read_bytes()
-    monkeypatch.setattr("mrdc.memory.file.HEADER_BYTES", 500)
+    monkeypatch.setattr("mrdc.memory.write.HEADER_BYTES", 500)
     with pytest.raises(OutputError, match="the header of a memory file holds 500"):
         memory.save(path)
     assert path.read_bytes() == before

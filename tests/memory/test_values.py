@@ -16,9 +16,11 @@ from mrdc._utils.errors import MemoryFileError, UsageError
 from mrdc.memory.audit import audit
 from mrdc.memory.budget import Budget
 from mrdc.memory.export import export
-from mrdc.memory.file import MemoryFile, write_memory
+from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import open_memory
 from mrdc.memory.values import pack, unpack
+from mrdc.memory.write import write_memory
 from tests.conftest import jpeg
 
 NUMBERS = st.sampled_from(["?", "i1", "<i2", ">i4", "i8", "u1", "f2", "<f4", ">f8"]).flatmap(
@@ -100,7 +102,7 @@ def test_values_are_charged(budget: Budget, tmp_path: Path) -> None:
 def test_values_are_exported(tmp_path: Path) -> None:
     """In the .json of a WebDataset sample."""
     with_logits(images=2).save(tmp_path / "a")
-    export(MemoryFile(tmp_path / "a"), tmp_path / "a.tar")
+    export(open_memory(tmp_path / "a"), tmp_path / "a.tar")
     with tarfile.open(tmp_path / "a.tar") as tar:
         text = tar.extractfile("00000003.json").read()  # type: ignore[union-attr]
     assert json.loads(text)["values"] == {"task": 1, "logits": logits(1, 2)[1].tolist()}
@@ -137,7 +139,7 @@ def test_damaged_values_are_found(data: bytes, tmp_path: Path) -> None:
     memory.save(tmp_path / "a")
     sound = MemoryFile(tmp_path / "a")
     index = {name: np.array(array) for name, array in sound.arrays.items()}
-    body = index.pop("payload").tobytes()[: -int(index["value_sizes"][0])]
+    body = sound.stored(0)[: -int(index["value_sizes"][0])]
     index["value_sizes"][0], index["offsets"][1] = len(data), len(body + data)
     index["digests"][0] = np.frombuffer(digest(sound, data), "u1")
     meta = {name: value for name, value in sound.meta.items() if name != "tables"}
@@ -147,6 +149,6 @@ def test_damaged_values_are_found(data: bytes, tmp_path: Path) -> None:
 
 def digest(file: MemoryFile, values: bytes) -> bytes:
     """The checksum of the first image with other values."""
-    from mrdc.memory.file import image_digest
+    from mrdc.memory.rows import image_digest
 
     return image_digest(file.stream(0), values)

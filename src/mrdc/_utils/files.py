@@ -83,8 +83,11 @@ def _sync_folder(folder: Path) -> None:
             ) from error
 
 
-def try_lock(file: IO[bytes], wait: bool = False) -> bool | None:
-    """Lock a file until it is closed: True, False if another has it, None without locks."""
+def try_lock(file: IO[bytes] | int, wait: bool = False) -> bool | None:
+    """Lock a file (or a folder, by its descriptor) until it is closed.
+
+    Returns True, False if another has it, or None without locks.
+    """
     try:
         import fcntl
 

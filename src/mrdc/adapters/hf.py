@@ -33,7 +33,7 @@ def to_hf(memory: ReplayMemory) -> datasets.Dataset:
 
 def _rows(memory: ReplayMemory) -> Iterator[dict[str, Any]]:
     photos = memory.examples().photos
-    about = zip(photos, memory.targets, memory.ranks, strict=True)
+    about = zip(photos, memory.targets.tolist(), memory.ranks.tolist(), strict=True)
     for index, (photo, label, rank) in enumerate(about):
         image = {"bytes": memory.encoded(index), "path": None}
         yield {"image": image, "label": label, "rank": rank, "source": photo.id}

@@ -57,7 +57,7 @@ def _build(model: Any, store: Store, folder: Path, data_manager: Any, per_class:
         data = np.array(_files(folder, [memory.encoded(i) for i in range(len(memory))]))
     else:
         data = np.stack([photo.pixels() for photo in examples.photos])
-    model._data_memory, model._targets_memory = data, np.array(memory.targets)
+    model._data_memory, model._targets_memory = data, memory.targets
     model._class_means = _means(model, data_manager, data, model._targets_memory)
 
 

@@ -38,7 +38,7 @@ class PlanCommand(PlanSettings):
 
 @dataclass(frozen=True)
 class PackCommand(PackSettings):
-    """Choose quality and images, and write one memory file."""
+    """Choose quality and images, and write one memory file, or a folder of parts."""
 
     report: Page = None
     json: Json = False
@@ -49,7 +49,7 @@ class InfoCommand:
     """Show the contents of a memory file."""
 
     memory: tyro.conf.Positional[Path]
-    """A memory file."""
+    """A memory file, or a folder of parts."""
     json: Json = False
 
 
@@ -58,7 +58,7 @@ class AuditCommand:
     """Recompute every byte and checksum of a memory file."""
 
     memory: tyro.conf.Positional[Path]
-    """A memory file."""
+    """A memory file, or a folder of parts."""
     json: Json = False
 
 
@@ -67,7 +67,7 @@ class ExportCommand:
     """Write the images of a memory file for other tools."""
 
     memory: tyro.conf.Positional[Path]
-    """A memory file."""
+    """A memory file, or a folder of parts."""
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Folder or tar to create."""
     format: Format | None = None
@@ -79,9 +79,7 @@ class ExportCommand:
 
 Changed = Annotated[
     Path | None,
-    tyro.conf.arg(
-        aliases=["-o"], help="Memory file to write; by default the file is changed in place."
-    ),
+    tyro.conf.arg(aliases=["-o"], help="Memory to write; by default it is changed in place."),
 ]
 Force = Annotated[bool, tyro.conf.arg(help="Replace the output if it exists.")]
 
@@ -98,7 +96,7 @@ class RemoveCommand:
     """Remove classes from a memory file."""
 
     memory: tyro.conf.Positional[Path]
-    """A memory file."""
+    """A memory file, or a folder of parts."""
     classes: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="CLASS...")]
     """Names or labels of classes."""
     output: Changed = None
@@ -108,12 +106,15 @@ class RemoveCommand:
 
 @dataclass(frozen=True)
 class RebudgetCommand:
-    """Change the budget of a memory file; drops the lowest ranks to fit."""
+    """Change the budget of a memory file; cuts scans or drops the lowest ranks to fit."""
 
     memory: tyro.conf.Positional[Path]
-    """A memory file."""
+    """A memory file, or a folder of parts."""
     budget: tyro.conf.Positional[str]
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
+    fade: bool = False
+    """Cut scans of all images (codec jpeg-progressive), down to 5 of 10, before dropping images;
+    from now on also when classes are added."""
     output: Changed = None
     force: Force = False
     json: Json = False
@@ -124,11 +125,13 @@ class MergeCommand:
     """Merge memory files into one; classes with the same name become one."""
 
     memories: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="MEMORY...")]
-    """Two memory files or more."""
+    """Two memory files or more, or folders of parts."""
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Memory file to write."""
     budget: str | None = None
-    """As for `pack`; by default that of the first file."""
+    """As for `pack`; by default that of the first memory."""
+    part_size: str | None = None
+    """As for `pack`; by default that of the first memory."""
     force: Force = False
     json: Json = False
 

@@ -6,7 +6,9 @@ from rich.console import Console
 
 from mrdc._utils.text import MORE, count, printable, ratio, size, small_number, span
 from mrdc.cli.tables import plain, remarks, some, styled, table
-from mrdc.memory.file import MemoryFile
+from mrdc.codec.jpeg_progressive import SCANS
+from mrdc.memory.fade import mean_scans, scan_counts
+from mrdc.memory.stored import StoredMemory
 
 if TYPE_CHECKING:
     from mrdc.memory.audit import Audit
@@ -117,31 +119,43 @@ def edited(console: Console, result: "Edited") -> None:
         console.print(f"Removed {printable(', '.join(about['removed']))}")
     if "offered" in about:
         console.print(f"{count(about['offered'], 'image')} offered")
+    if about["scans"]:
+        console.print(f"Scans: {scan_line(about['scans'])}")
     console.print(budget_line(about["budget"], about["items"]))
     remarks(console, about.get("skipped", []), about.get("ignored", []))
 
 
-def about(file: MemoryFile) -> dict[str, Any]:
+def about(memory: StoredMemory) -> dict[str, Any]:
     """The result of `info`."""
-    meta = file.meta
+    meta, boxed = memory.meta, bool(memory.box_classes)
     return {
-        "path": str(file.path),
-        "items": len(file),
+        "path": str(memory.path),
+        "items": len(memory),
+        "parts": len(memory.parts) if memory.part_size else None,
+        "part_size": memory.part_size,
         "classes": meta["classes"],
-        "boxes": sum(map(len, file.boxes)),
-        "box_classes": list(file.box_classes),
+        "boxes": sum(len(f.arrays["boxes"]) for _, f in memory.files()) if boxed else 0,
+        "box_classes": list(memory.box_classes),
         "codec": meta["codec"],
         "quality": meta["quality"],
         "encodings": meta["encodings"],
         "accounting": meta["accounting"],
+        "fade": meta["fade"],
+        "scans": scan_counts(file for _, file in memory.files()),
         "whole_file": meta["whole_file"],
-        "payload_bytes": file.image_bytes,
+        "payload_bytes": memory.image_bytes,
         "budget_bytes": meta["budget"]["bytes"],
-        "file_bytes": file.path.stat().st_size,
-        "budget": file.budget.as_json(meta["budget"]["bytes"]),
-        "sha256": file.sha256,
+        "file_bytes": memory.file_bytes,
+        "budget": memory.budget.as_json(meta["budget"]["bytes"]),
+        "sha256": memory.sha256,
         "notes": meta["notes"],
     }
+
+
+def scan_line(scans: dict[int, int]) -> str:
+    """How faded the images are."""
+    each = ", ".join(f"{number}: {images:,}" for number, images in scans.items())
+    return f"{mean_scans(scans):.1f} of {SCANS} on average (images by scans: {each})"
 
 
 def info(console: Console, found: dict[str, Any]) -> None:
@@ -160,10 +174,14 @@ def info(console: Console, found: dict[str, Any]) -> None:
     for entry in found["encodings"]:
         quality = "" if entry["quality"] is None else f" {entry['quality']}"
         rows.add_row("codec", f"{entry['codec']}{quality} by {printable(entry['encoder'])}")
+    if found["scans"]:
+        rows.add_row("scans", scan_line(found["scans"]))
     rows.add_row("budget", budget_line(found["budget"]).removeprefix("Budget "))
     rows.add_row("image bytes", f"{found['payload_bytes']:,}")
     bound = " (what the budget bounds)" if found["whole_file"] else ""
     rows.add_row("file bytes", f"{found['file_bytes']:,}{bound}")
+    if found["parts"] is not None:
+        rows.add_row("parts", f"{found['parts']:,} of at most {size(found['part_size'])}")
     rows.add_row("accounting", found["accounting"])
     rows.add_row("sha256", found["sha256"])
     for name in ("select", "embed"):

@@ -28,7 +28,7 @@ from mrdc.experiments.settings import AnySettings, decisive_settings
 from mrdc.experiments.studies import find_study
 from mrdc.memory import edit
 from mrdc.memory.budget import parse_budget
-from mrdc.memory.file import MemoryFile
+from mrdc.memory.stored import open_memory
 from mrdc.planning.add import run_add
 from mrdc.training.settings import RunSettings
 
@@ -86,7 +86,7 @@ def write_page(plan: Any, output: Path | None) -> None:
 
 
 def info(command: commands.InfoCommand, console: Console) -> int:
-    about = memories.about(MemoryFile(command.memory))
+    about = memories.about(open_memory(command.memory))
     return answer(command.json, about, lambda: memories.info(console, about))
 
 
@@ -102,9 +102,10 @@ def audit(command: commands.AuditCommand, console: Console) -> int:
 def export(command: commands.ExportCommand, console: Console) -> int:
     from mrdc.memory.export import export
 
-    file = MemoryFile(command.memory)
+    memory = open_memory(command.memory)
     with stages(command.json) as progress:
-        written = export(file, command.output, command.format, progress("exporting", len(file)))
+        count_one = progress("exporting", len(memory))
+        written = export(memory, command.output, command.format, count_one)
     line = f"Wrote {count(written, 'image')} to {printable(str(command.output))}"
     result = {"output": str(command.output), "items": written}
     return answer(command.json, result, lambda: console.print(line))
@@ -123,12 +124,16 @@ def remove(command: commands.RemoveCommand, console: Console) -> int:
 
 
 def rebudget(command: commands.RebudgetCommand, console: Console) -> int:
-    found = edit.rebudget(command.memory, command.budget, command.output, command.force)
+    found = edit.rebudget(
+        command.memory, command.budget, command.output, command.force, command.fade
+    )
     return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
 
 
 def merge(command: commands.MergeCommand, console: Console) -> int:
-    found = edit.merge(command.memories, command.output, command.budget, command.force)
+    found = edit.merge(
+        command.memories, command.output, command.budget, command.force, command.part_size
+    )
     return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
 
 

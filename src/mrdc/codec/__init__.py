@@ -5,12 +5,22 @@ from mrdc.codec.avif import Avif
 from mrdc.codec.base import Codec
 from mrdc.codec.jpeg import Jpeg, JpegOptimised
 from mrdc.codec.jpeg2000 import Jpeg2000
+from mrdc.codec.jpeg_progressive import JpegProgressive
 from mrdc.codec.original import Original
 from mrdc.codec.png import Png
 from mrdc.codec.scaled import scaled, split_scale
 from mrdc.codec.webp import WebP
 
-BUILT_IN = (Original(), Jpeg(), JpegOptimised(), WebP(), Avif(), Jpeg2000(), Png())
+BUILT_IN = (
+    Original(),
+    Jpeg(),
+    JpegOptimised(),
+    JpegProgressive(),
+    WebP(),
+    Avif(),
+    Jpeg2000(),
+    Png(),
+)
 
 
 class Codecs(Registry[Codec]):
@@ -30,6 +40,7 @@ __all__ = [
     "Jpeg",
     "Jpeg2000",
     "JpegOptimised",
+    "JpegProgressive",
     "Original",
     "Png",
     "WebP",

@@ -12,21 +12,22 @@ from mrdc.codec.base import PillowCodec
 from mrdc.codec.image import Pixels, segments, simplejpeg
 
 END = b"\xff\xd9"
+FRAMES = (0xC0, 0xC2)  # markers of frame headers: baseline and progressive
 _version = cache(version)
 
 
 def split(stream: bytes) -> tuple[bytes, bytes]:
-    """Split a baseline JPEG stream into (tables, body); `join` undoes it exactly.
+    """Split a JPEG stream into (tables, body); `join` undoes it exactly.
 
-    The tables are everything before the scan, with height and width set to zero so that images
-    of all sizes share them; the body is those four bytes and the scan. Any other stream comes
-    back as (b"", stream).
+    The tables are everything before the scan, or up to the frame header of a progressive stream,
+    with height and width set to zero so that images of all sizes share them; the body is those
+    four bytes and the rest. Any other stream comes back as (b"", stream).
     """
     size = None
     for marker, start, after in segments(stream):
-        if marker == 0xC0:
+        if marker in FRAMES:
             size = start + 5
-        if marker == 0xDA:
+        if marker in (0xC2, 0xDA):
             if size is None or not stream.endswith(END):
                 break
             tables = stream[:size] + bytes(4) + stream[size + 4 : after]
@@ -42,7 +43,7 @@ def join(tables: bytes, body: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _size_position(tables: bytes) -> int:
-    found = (start + 5 for marker, start, _ in segments(tables) if marker == 0xC0)
+    found = (start + 5 for marker, start, _ in segments(tables) if marker in FRAMES)
     return next(found, len(tables))
 
 

@@ -1,6 +1,6 @@
 """Training images, still encoded."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ Places = NDArray[np.intp]
 class Examples:
     """Labelled images, still encoded; a map-style data set of (uint8 (3, h, w), label)."""
 
-    photos: tuple[Photo, ...] = ()
+    photos: Sequence[Photo] = ()
     labels: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -28,7 +28,7 @@ class Examples:
         return tensor(self.photos[index].pixels()), self.labels[index]
 
     def __add__(self, other: "Examples") -> "Examples":
-        return Examples(self.photos + other.photos, self.labels + other.labels)
+        return Examples((*self.photos, *other.photos), self.labels + other.labels)
 
     def pick(self, indices: Iterable[int]) -> "Examples":
         """The examples at these positions, in this order."""

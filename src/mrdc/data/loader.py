@@ -1,13 +1,16 @@
 """Batches for training and evaluation, decoded in threads."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mrdc._utils.extras import Tensor, torch
 from mrdc._utils.threads import ordered, workers
-from mrdc.data.crops import centre_crop, stack, train_crop
+from mrdc.codec.image import Pixels
+from mrdc.data.crops import centre_crop, stack, tensor, train_crop
+from mrdc.data.photo import Photo
 
 T = TypeVar("T")
 
@@ -19,8 +22,8 @@ class Images(Protocol):
 
 
 def batches(
-    images: Images,
-    targets: Sequence[int],
+    photos: Sequence[Photo],
+    targets: ArrayLike,
     batch_size: int,
     size: int,
     train: bool,
@@ -34,20 +37,24 @@ def batches(
     With `train`, images are shuffled, randomly cropped and mirrored; the draws depend on (seed,
     epoch, index) and not on the threads. Otherwise they are in order and centre-cropped.
     """
-    order = np.arange(len(targets))
+    order = np.arange(len(photos))
     if train:
         np.random.default_rng((seed, epoch)).shuffle(order)
-    labels = torch.tensor(targets)
+    labels = torch.from_numpy(np.asarray(targets, np.int64))
 
-    def view(index: int) -> Tensor:
-        image = images[index][0]
-        if not train:
-            return centre_crop(image, size)
-        return train_crop(image, size, np.random.default_rng((seed, epoch, index)))
+    def pixels(index: int) -> Pixels:
+        image = tensor(photos[index].pixels())
+        if train:
+            image = train_crop(image, size, np.random.default_rng((seed, epoch, index)))
+        else:
+            image = centre_crop(image, size)
+        return cast(Pixels, image.permute(1, 2, 0).numpy())
 
-    groups = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
-    for group, views in zip(groups, grouped(view, groups, threads), strict=True):
-        yield views, labels[group]
+    with workers(threads) as pool:
+        made = ordered(pool, pixels, cast(Sequence[int], order), 2 * batch_size)
+        for start in range(0, len(order), batch_size):
+            group = order[start : start + batch_size]
+            yield stack([next(made)[1] for _ in group]), labels[group]
 
 
 def grouped(

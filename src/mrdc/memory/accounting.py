@@ -9,8 +9,10 @@ from mrdc._utils.lazy import unordered
 from mrdc.memory.budget import Budget
 from mrdc.memory.classes import encodings_in_use, has_values, tables_in_use
 from mrdc.memory.contents import Contents
-from mrdc.memory.encode import Encoded, Encoder, Encoding, Item
-from mrdc.memory.file import IndexCost, head_bytes
+from mrdc.memory.encode import Arrival, Encoder, Encoding, Item
+from mrdc.memory.names import IndexCost
+from mrdc.memory.split import folder_bytes
+from mrdc.memory.write import head_bytes
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ def coming(
 ) -> Coming:
     """Upper bounds for classes that are about to hold some of the ranked images."""
     items = [item for of_class in ranked.values() for item in unordered(of_class)]
-    encoded = [item for item in items if isinstance(item, Encoded)]
+    encoded = [item for item in items if not isinstance(item, Arrival)]
     new = len(encoded) < len(items)
     split = new or any(not image.tables and not image.kept for image in encoded)
     found = memory.duplicates()
@@ -63,11 +65,20 @@ def room(memory: Contents, budget: Budget, more: Coming | None = None) -> int:
     more = more or Coming()
     total = budget.total_bytes(len({*memory.labels, *more.classes}))
     tables = list(dict.fromkeys([*tables_in_use(memory._classes), *filter(None, more.tables)]))
-    if budget.unit != "bytes":
+    if budget.unit != "bytes" and memory.part_size is None:
         return total - sum(map(len, tables))
-    optional = [*(["box_counts", "boxes"] if memory.box_classes else [])]
-    optional += ["value_sizes"] if more.values or has_values(memory._classes) else []
-    return total - head_bytes(total, metadata(memory, budget, more), tables, optional)
+    meta, optional = metadata(memory, budget, more), optional_arrays(memory, more)
+    if memory.part_size is None:
+        return total - head_bytes(total, meta, tables, optional)
+    rest = folder_bytes(total, memory.part_size, meta, tables, optional)  # checks the part size
+    return total - (rest if budget.unit == "bytes" else sum(map(len, tables)))
+
+
+def optional_arrays(memory: Contents, more: Coming | None = None) -> list[str]:
+    """Names of the arrays that the file has because of boxes and values."""
+    values = (more is not None and more.values) or has_values(memory._classes)
+    boxes = ["box_counts", "boxes"] if memory.box_classes else []
+    return [*boxes, *(["value_sizes"] if values else [])]
 
 
 def metadata(memory: Contents, budget: Budget, more: Coming | None = None) -> dict[str, Any]:
@@ -83,6 +94,7 @@ def metadata(memory: Contents, budget: Budget, more: Coming | None = None) -> di
     return {
         "budget": asdict(budget) | {"bytes": budget.total_bytes(len(counts))},
         "accounting": memory.accounting,
+        "fade": memory.fade,
         "whole_file": budget.unit == "bytes",
         "codec": memory.codec.name,
         "quality": memory.quality,

@@ -103,6 +103,17 @@ def parse_budget(text: str | int | Budget, original_bytes: float | None = None) 
     return Budget(float(int(amount * sizes[unit])), "bytes", original_bytes)
 
 
+def parse_bytes(given: int | str) -> int:
+    """Parse a size, as in a budget in bytes: 1GB, 512MiB, or a number of bytes."""
+    try:
+        size = parse_budget(given)
+    except UsageError:
+        size = None
+    if size is None or size.unit != "bytes":
+        raise UsageError(f"invalid size {given!r}: write bytes such as 1GB, 512MiB or 1500000")
+    return int(size.amount)
+
+
 def quantity(sizes: ArrayLike, budget_bytes: int) -> int:
     """Number of images, taken in order, that fit into `budget_bytes`."""
     return int(np.searchsorted(np.cumsum(sizes), budget_bytes, side="right"))

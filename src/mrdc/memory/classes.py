@@ -1,167 +1,165 @@
 """The images of one class as stored."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mrdc._utils.errors import MemoryFileError
 from mrdc.codec.image import Pixels
-from mrdc.codec.jpeg import join
-from mrdc.codec.scaled import restored, stored_scale
-from mrdc.memory.encode import Encoded, Encoding
-from mrdc.memory.file import IndexCost, image_digest, join_names, split_names
-from mrdc.memory.payload import Mapped, Payload, Ram, Spool
-
-PER_IMAGE = ("starts", "sizes", "value_sizes", "kept", "table", "encoding")  # arrays of a class
+from mrdc.memory.encode import Encoded, Encoding, Stored
+from mrdc.memory.names import IndexCost
+from mrdc.memory.segments import Held, Saved, Segment
+from mrdc.memory.stored import StoredMemory
 
 
 @dataclass(frozen=True)
 class ClassImages:
     """The images of one class, in rank order."""
 
-    payload: Payload
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]  # values included
-    value_sizes: NDArray[np.int32]
-    kept: NDArray[np.bool_]  # source bytes
-    table: NDArray[np.int16]  # position in `tables`; -1 for a whole file
-    encoding: NDArray[np.int16]  # position in `encodings`
-    names: bytes  # ids of the sources
-    tables: tuple[bytes, ...]
-    encodings: tuple[Encoding, ...]
+    segments: Sequence[Segment]
     seen: int  # images offered so far
     duplicates: int  # exact duplicates among these
-    first: int = 0  # index of the first image in the file the payload is mapped from
 
-    @classmethod
-    def of(
-        cls,
-        images: Sequence[Encoded],
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        spool: Spool | None,
-        **counts: int,
-    ) -> "ClassImages":
-        """Images as they were taken; `counts` are `seen` and `duplicates`."""
-        tables = tuple(dict.fromkeys(image.tables for image in images if image.tables))
-        encodings = tuple(dict.fromkeys(image.encoding for image in images))
-        places = {encoding: place for place, encoding in enumerate(encodings)}
-        return cls(
-            payload=Ram.of(i.body + i.values for i in images) if spool is None else spool,
-            starts=np.array(starts, np.int64),
-            sizes=np.array(sizes, np.int64),
-            value_sizes=np.array([len(image.values) for image in images], np.int32),
-            kept=np.array([image.kept for image in images], bool),
-            table=np.array([_place(image.tables, tables) for image in images], np.int16),
-            encoding=np.array([places[image.encoding] for image in images], np.int16),
-            names=join_names(image.source for image in images),
-            tables=tables,
-            encodings=encodings,
-            **counts,
-        )
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(map(len, self.segments)))
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return self._ends[-1] if self._ends else 0
+
+    def at(self, rank: int) -> tuple[Segment, int]:
+        """Where an image is: a segment, and its row there."""
+        number = bisect_right(self._ends, rank)
+        return self.segments[number], rank - (self._ends[number - 1] if number else 0)
+
+    def rows(self) -> Iterator[tuple[Segment, int]]:
+        """Where each image is."""
+        return ((segment, row) for segment in self.segments for row in range(len(segment)))
+
+    # All images
 
     @property
     def nbytes(self) -> int:
         """Stored bytes of images and values, without shared tables."""
-        return int(self.sizes.sum())
+        return sum(int(segment.sizes.sum()) for segment in self.segments)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Stored bytes of each image, values included."""
+        return _joined(segment.sizes for segment in self.segments)
 
     @property
     def sources(self) -> list[str]:
-        return split_names(self.names)
+        return [name for segment in self.segments for name in segment.names]
+
+    @property
+    def kept(self) -> int:
+        """Number of images stored as source bytes."""
+        return sum(int(segment.column("kept").sum()) for segment in self.segments)
+
+    @property
+    def has_values(self) -> bool:
+        """True if there are values beside any image."""
+        return any(segment.column("value_sizes").any() for segment in self.segments)
 
     @cached_property
     def used_tables(self) -> list[bytes]:
         """The tables that images share."""
-        return [self.tables[place] for place in np.unique(self.table) if place >= 0]
+        return _used(self.segments, "tables", lambda segment: segment.table_list)
 
     @cached_property
     def used_encodings(self) -> list[Encoding]:
         """How the images were encoded."""
-        return [self.encodings[place] for place in np.unique(self.encoding)]
+        return _used(self.segments, "encodings", lambda segment: segment.encoding_list)
 
     def costs(self, entry: IndexCost | None) -> NDArray[np.int64]:
         """Bytes charged for each image, with index entries if they count."""
-        return self.sizes if entry is None else self.sizes + entry.all(self.names)
-
-    def stored(self, rank: int) -> bytes:
-        """Stored bytes of an image, followed by its values."""
-        start = int(self.starts[rank])
-        part = self.payload[start : start + int(self.sizes[rank])]
-        return part if isinstance(part, bytes) else part.tobytes()
-
-    def _parts(self, rank: int) -> tuple[bytes, bytes, bytes]:
-        """Tables, stored body and values of an image."""
-        stored, table = self.stored(rank), self.table[rank]
-        end = len(stored) - int(self.value_sizes[rank])
-        return self.tables[table] if table >= 0 else b"", stored[:end], stored[end:]
-
-    def values(self, rank: int) -> bytes:
-        """The values beside an image, as stored."""
-        return self._parts(rank)[2]
-
-    def stream(self, rank: int) -> bytes:
-        """An image as a whole file."""
-        tables, body, _ = self._parts(rank)
-        return join(tables, body) if tables else body
-
-    def load(self, rank: int) -> bytes | Pixels:
-        """An image as training sees it: a whole file, or pixels if it was shrunk."""
-        codec = self.encodings[self.encoding[rank]].codec
-        return restored(self.stream(rank), stored_scale(codec, bool(self.kept[rank])))
-
-    def digest(self, rank: int) -> bytes:
-        """SHA-256 of an image and its values, checked if it is mapped from a file."""
-        tables, body, values = self._parts(rank)
-        found = image_digest(join(tables, body) if tables else body, values)
-        if (
-            isinstance(self.payload, Mapped)
-            and self.payload.file.digest(self.first + rank) != found
-        ):
-            raise MemoryFileError(
-                f"image {self.sources[rank]}: its bytes do not match its checksum"
-            )
-        return found
+        if entry is None:
+            return self.sizes
+        return _joined(segment.sizes + entry.all(segment.names) for segment in self.segments)
 
     def encoded(self) -> list[Encoded]:
         """All images with how they were made."""
-        images = []
-        for rank, name in enumerate(self.sources):
-            tables, body, values = self._parts(rank)
-            digest = self.digest(rank)
-            if values:
-                digest = hashlib.sha256(self.stream(rank)).digest()
-            kept, encoding = bool(self.kept[rank]), self.encodings[self.encoding[rank]]
-            images.append(Encoded(name, body, tables, kept, digest, encoding, values))
-        return images
+        names = self.sources
+        return [s.encoded(row, name) for (s, row), name in zip(self.rows(), names, strict=True)]
+
+    def items(self) -> list[Stored]:
+        """All images for another memory, not read yet."""
+        names = self.sources
+        return [s.item(row, name) for (s, row), name in zip(self.rows(), names, strict=True)]
+
+    # Single images
+
+    def name(self, rank: int) -> str:
+        """Id of the source of an image."""
+        segment, row = self.at(rank)
+        return segment.name(row)
+
+    def values(self, rank: int) -> bytes:
+        """The values beside an image, as stored."""
+        segment, row = self.at(rank)
+        return segment.values(row)
+
+    def stream(self, rank: int) -> bytes:
+        """An image as a whole file."""
+        segment, row = self.at(rank)
+        return segment.stream(row)
+
+    def load(self, rank: int) -> bytes | Pixels:
+        """An image as training sees it: a whole file, or pixels if it was shrunk."""
+        segment, row = self.at(rank)
+        return segment.load(row)
+
+    # Some of the images
+
+    def part(self, begin: int, end: int) -> "ClassImages":
+        """The images of some consecutive ranks, where they are."""
+        found, first = list[Segment](), 0
+        for segment in self.segments:
+            low, high = max(begin - first, 0), min(end - first, len(segment))
+            if low < high:
+                found.append(segment.slice(low, high))
+            first += len(segment)
+        return replace(self, segments=tuple(found))
 
     def cut(self, count: int) -> "ClassImages":
         """The first `count` images."""
-        return self if count == len(self) else self.take(range(count))
+        if count == len(self):
+            return self
+        in_files = all(isinstance(segment, Saved) for segment in self.segments)
+        return self.part(0, count) if in_files else self.take(range(count))
 
     def take(self, ranks: Sequence[int]) -> "ClassImages":
         """The images with these ranks, in this order."""
-        chosen = np.array(ranks, np.intp)
-        parts: dict[str, Any] = {name: getattr(self, name)[chosen] for name in PER_IMAGE}
-        sources = self.sources
-        prefix = np.array_equal(chosen, np.arange(len(chosen)))
-        if isinstance(self.payload, Ram) or (isinstance(self.payload, Mapped) and not prefix):
-            for rank in ranks if isinstance(self.payload, Mapped) else ():
-                self.digest(rank)  # damaged bytes must not get a new checksum
-            parts["payload"] = Ram.of(map(self.stored, ranks))
-            parts["starts"] = np.cumsum([0, *parts["sizes"][:-1]], dtype=np.int64)
-        return replace(self, names=join_names(sources[rank] for rank in ranks), **parts)
+        first = self.segments[0]
+        if isinstance(first, Held) and len(self.segments) == 1:
+            return replace(self, segments=(first.take(ranks),))
+        places = [self.at(rank) for rank in ranks]
+        images = [segment.encoded(row, segment.name(row)) for segment, row in places]
+        sizes = [len(image.body) + len(image.values) for image in images]
+        starts = list(accumulate(sizes, initial=0))[:-1]
+        return replace(self, segments=(Held.of(images, starts, sizes, None),))
 
 
-def _place(tables: bytes, known: Sequence[bytes]) -> int:
-    return known.index(tables) if tables else -1
+def _joined(arrays: Iterable[NDArray[Any]]) -> NDArray[np.int64]:
+    """Arrays end to end; one alone is not copied."""
+    given = list(arrays)
+    return given[0] if len(given) == 1 else np.concatenate([np.empty(0, np.int64), *given])
+
+
+def _used(segments: Iterable[Segment], name: str, known: Callable[[Segment], Any]) -> list[Any]:
+    """What a column refers to, each once."""
+    found: dict[Any, None] = {}
+    for segment in segments:
+        counts = np.bincount(segment.column(name).astype(np.int64) + 1)
+        places = (np.flatnonzero(counts) - 1).tolist()
+        found |= dict.fromkeys(known(segment)[place] for place in places if place >= 0)
+    return list(found)
 
 
 def tables_in_use(classes: Mapping[int, ClassImages]) -> list[bytes]:
@@ -174,58 +172,69 @@ def encodings_in_use(classes: Mapping[int, ClassImages]) -> list[Encoding]:
     return list(dict.fromkeys(made for c in classes.values() for made in c.used_encodings))
 
 
+def has_values(classes: Mapping[int, ClassImages]) -> bool:
+    """True if there are values beside any image."""
+    return any(images.has_values for images in classes.values())
+
+
 def to_arrays(classes: Mapping[int, ClassImages]) -> dict[str, NDArray[Any]]:
     """Arrays of the memory file except payload and boxes."""
+    segments = [segment for images in classes.values() for segment in images.segments]
+    counts = [len(images) for images in classes.values()]
+    sizes = _joined(segment.sizes for segment in segments)
     tables, encodings = tables_in_use(classes), encodings_in_use(classes)
-    parts = classes.values()
-    digests = b"".join(c.digest(rank) for c in parts for rank in range(len(c)))
-    table_of = [tables.index(c.tables[t]) if t >= 0 else -1 for c in parts for t in c.table]
     arrays = {
-        "offsets": np.cumsum([0, *(size for c in parts for size in c.sizes)], dtype="<i8"),
-        "digests": np.frombuffer(digests, "u1").reshape(-1, 32),
-        "labels": np.array([label for label, c in classes.items() for _ in range(len(c))], "<i4"),
-        "ranks": np.array([rank for c in parts for rank in range(len(c))], "<i4"),
-        "tables": np.array(table_of, "<i2"),
-        "encodings": np.array(
-            [encodings.index(c.encodings[e]) for c in parts for e in c.encoding], "<i2"
-        ),
-        "kept": np.array([kept for c in parts for kept in c.kept], "u1"),
-        "sources": np.frombuffer(b"".join(c.names for c in parts), "u1"),
+        "offsets": np.concatenate([[0], np.cumsum(sizes)]).astype("<i8"),
+        "digests": _digests(segments, len(sizes)),
+        "labels": np.repeat(np.array(list(classes), "<i4"), counts),
+        "ranks": np.concatenate([np.empty(0, "<i4"), *(np.arange(n, dtype="<i4") for n in counts)]),
+        "tables": _column(segments, "tables", tables, lambda segment: segment.table_list),
+        "encodings": _column(segments, "encodings", encodings, lambda s: s.encoding_list),
+        "kept": _joined_as("u1", (segment.column("kept") for segment in segments)),
+        "sources": _joined_as("u1", (segment.names.data for segment in segments)),
     }
     if has_values(classes):
-        arrays["value_sizes"] = np.array([size for c in parts for size in c.value_sizes], "<i4")
+        values = (segment.column("value_sizes") for segment in segments)
+        arrays["value_sizes"] = _joined_as("<i4", values)
     return arrays
 
 
-def has_values(classes: Mapping[int, ClassImages]) -> bool:
-    """True if there are values beside any image."""
-    return any(images.value_sizes.any() for images in classes.values())
+def _digests(segments: Sequence[Segment], count: int) -> NDArray[np.uint8]:
+    """SHA-256 of every image, checked for images in files."""
+    digests = (segment.digest(row) for segment in segments for row in range(len(segment)))
+    found = bytearray(32 * count)
+    for place, digest in enumerate(digests):
+        found[32 * place : 32 * place + 32] = digest
+    return np.frombuffer(found, "u1").reshape(-1, 32)
 
 
-def from_file(payload: Mapped) -> dict[int, ClassImages]:
-    """The classes of a memory file by label; their images stay mapped."""
-    file = payload.file
-    arrays, names = file.arrays, file.sources
-    encodings = tuple(Encoding(**entry) for entry in file.meta["encodings"])
-    values = arrays.get("value_sizes", np.zeros(len(file), "<i4"))
-    classes, begin = {}, 0
-    for entry in file.meta["classes"]:
-        end = begin + entry["items"]
-        part = slice(begin, end)
-        classes[entry["label"]] = ClassImages(
-            payload=payload,
-            starts=np.array(arrays["offsets"][part]),
-            sizes=np.diff(np.array(arrays["offsets"][begin : end + 1])),
-            value_sizes=np.array(values[part]),
-            kept=arrays["kept"][part].astype(bool),
-            table=np.array(arrays["tables"][part]),
-            encoding=np.array(arrays["encodings"][part]),
-            names=join_names(names[part]),
-            tables=tuple(file.tables),
-            encodings=encodings,
+def _column(
+    segments: Sequence[Segment],
+    name: str,
+    targets: Sequence[Any],
+    known: Callable[[Segment], Sequence[Any]],
+) -> NDArray[np.int16]:
+    """A column of all segments, which refers to `targets` instead of what each segment knows."""
+    places = {target: place for place, target in enumerate(targets)}
+    found = []
+    for segment in segments:
+        renamed = np.array([*(places.get(one, -1) for one in known(segment)), -1], "<i2")
+        found.append(renamed[segment.column(name)])  # -1 stays -1, the last
+    return _joined_as("<i2", found)
+
+
+def _joined_as(dtype: str, arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False)
+
+
+def from_stored(memory: StoredMemory) -> dict[int, ClassImages]:
+    """The classes of a memory on disk by label; nothing of them is read."""
+    runs = {label: list(of) for label, of in groupby(memory.runs, key=lambda run: run.label)}
+    return {
+        entry["label"]: ClassImages(
+            tuple(Saved(run.part, run.begin, run.end) for run in runs[entry["label"]]),
             seen=entry["seen"],
             duplicates=entry["duplicates"],
-            first=begin,
         )
-        begin = end
-    return classes
+        for entry in memory.meta["classes"]
+    }

@@ -1,28 +1,32 @@
 """What a memory holds, and how it is read."""
 
 import operator
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mrdc._utils.errors import MissingError, UsageError
 from mrdc._utils.extras import Tensor, installed_torch
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import Pixels
+from mrdc.codec.jpeg_progressive import check_fade
 from mrdc.data.examples import Examples
 from mrdc.data.loader import batches
-from mrdc.data.photo import Photo, channels_first, to_pixels
+from mrdc.data.photo import channels_first, to_pixels
 from mrdc.data.scenes import Boxes
-from mrdc.memory.budget import Budget, parse_budget
+from mrdc.memory.budget import Budget, parse_budget, parse_bytes
 from mrdc.memory.classes import ClassImages, tables_in_use
 from mrdc.memory.encode import Encoded, Encoder
+from mrdc.memory.fade import scan_counts
 from mrdc.memory.payload import Spool
+from mrdc.memory.photos import Index, StoredPhotos
 from mrdc.memory.sampling import collate, column, draw
+from mrdc.memory.stored import StoredMemory
 from mrdc.memory.values import unpack
 
 if TYPE_CHECKING:
@@ -48,10 +52,12 @@ class Contents(DataSet):
         quality: int | None = None,
         *,
         accounting: Literal["packed", "file"] = "packed",
+        fade: bool = False,
         class_names: Mapping[int, str] | None = None,
         transform: Transform | None = None,
         original_bytes: float | None = None,
         spool: Path | None = None,
+        part_size: int | str | None = None,
         seed: int = 0,
     ):
         self.budget = parse_budget(budget, original_bytes)
@@ -61,21 +67,26 @@ class Contents(DataSet):
         if accounting not in ("packed", "file"):
             raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
         self.accounting: Literal["packed", "file"] = accounting
+        self.fade = fade
+        if fade:
+            check_fade([self.codec.name], "fade")
         self.class_names = dict(class_names or {})
         self.transform = transform
         self.notes: dict[str, Any] = {}
         self.boxes: dict[str, Boxes] = {}
         self.box_classes: tuple[str, ...] = ()
         self._spool = Spool(spool) if spool is not None else None
+        self.part_size = None if part_size is None else parse_bytes(part_size)
         self._classes: dict[int, ClassImages] = {}
-        self._ends: list[int] = []  # index after the last image of each class
+        self._index = Index({})
+        self._loaded: StoredMemory | None = None  # holds the same images, if they were loaded
         self._epoch = 0  # of the next training batches
         self._random = np.random.default_rng(seed)  # draws samples
 
     # A data set
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return len(self._index)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self._view(channels_first(self._pixels(index))), self._find(index)[0]
@@ -98,18 +109,20 @@ class Contents(DataSet):
         return [self._name(label) for label in sorted(self._classes)]
 
     @property
-    def targets(self) -> list[int]:
+    def targets(self) -> NDArray[np.int64]:
         """Label of every image."""
-        return [label for label, images in self._classes.items() for _ in range(len(images))]
+        return self._index.labels()
 
     @property
-    def ranks(self) -> list[int]:
+    def ranks(self) -> NDArray[np.int64]:
         """Rank of every image in its class, best first."""
-        return [rank for images in self._classes.values() for rank in range(len(images))]
+        return self._index.ranks()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the images and the values beside them, and of each shared header once."""
+        if self._loaded is not None:
+            return self._loaded.image_bytes
         shared = sum(map(len, tables_in_use(self._classes)))
         return sum(images.nbytes for images in self._classes.values()) + shared
 
@@ -153,7 +166,11 @@ class Contents(DataSet):
 
     def kept_sources(self) -> int:
         """Number of images stored as source bytes because encoding made them no smaller."""
-        return sum(int(images.kept.sum()) for images in self._classes.values())
+        return sum(images.kept for images in self._classes.values())
+
+    def scans(self) -> dict[int, int]:
+        """Number of images by their scans, for codec jpeg-progressive: how faded they are."""
+        return scan_counts(place for images in self._classes.values() for place in images.segments)
 
     def _class(self, label: SupportsIndex) -> ClassImages:
         number = operator.index(label)
@@ -163,13 +180,7 @@ class Contents(DataSet):
         return self._classes[number]
 
     def _find(self, index: int) -> tuple[int, ClassImages, int]:
-        position = index + len(self) if index < 0 else index
-        if not 0 <= position < len(self):
-            raise IndexError(f"index {index} is outside a memory of {len(self)} images")
-        number = bisect_right(self._ends, position)
-        label = self.labels[number]
-        images = self._classes[label]
-        return label, images, position - self._ends[number] + len(images)
+        return self._index.find(index)
 
     def _pixels(self, index: int) -> Pixels:
         _, images, rank = self._find(index)
@@ -188,17 +199,12 @@ class Contents(DataSet):
 
     def examples(self) -> Examples:
         """The images as encoded training examples, unaffected by later changes."""
-        photos = tuple(
-            Photo(name, partial(images.load, rank))
-            for images in self._classes.values()
-            for rank, name in enumerate(images.sources)
-        )
-        return Examples(photos, tuple(self.targets))
+        return Examples(StoredPhotos(self._index), tuple(self.targets.tolist()))
 
     def draw(self, count: int, *, balanced: bool = False, seed: int | None = None) -> list[int]:
         """Indices of randomly drawn images, for `sample`; arguments as there."""
         random = self._random if seed is None else np.random.default_rng(seed)
-        return draw([len(images) for images in self._classes.values()], count, balanced, random)
+        return draw(self._index.counts, count, balanced, random)
 
     def sample(
         self,
@@ -256,4 +262,4 @@ class Contents(DataSet):
             epoch = self._epoch
             self._epoch += train
         make = partial(batches, seed=seed, epoch=epoch, threads=threads)
-        return make(self.examples(), self.targets, batch_size, size, train)
+        return make(StoredPhotos(self._index), self.targets, batch_size, size, train)

@@ -1,18 +1,24 @@
-"""Change memory files: remove classes, change the budget, merge files."""
+"""Change memories on disk: remove classes, change the budget, merge them."""
 
 import difflib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import check_name, sweep
+from mrdc.codec.jpeg_progressive import check_fade, has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
+from mrdc.memory.budget import EXACT, Budget, parse_bytes
+from mrdc.memory.classes import encodings_in_use
 from mrdc.memory.encode import Item
-from mrdc.memory.file import MemoryFile
+from mrdc.memory.folder import is_leftover, writing
+from mrdc.memory.payload import Spool
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import open_memory, size_on_disk
 from mrdc.memory.streams import interleave
 
 
@@ -34,36 +40,49 @@ class Edited:
             "classes": len(memory.labels),
             "payload_bytes": memory.nbytes,
             "budget_bytes": memory.budget_bytes,
-            "file_bytes": self.path.stat().st_size,
+            "file_bytes": size_on_disk(self.path),
             "whole_file": memory.whole_file,
+            "scans": memory.scans(),
             "budget": memory.budget.as_json(memory.budget_bytes),
             **self.about,
         }
 
 
-def check_output(path: Path, force: bool) -> None:
-    """Refuse, before any work, to replace something that is not a memory file."""
+def check_output(path: Path, force: bool, folder: bool = False) -> None:
+    """Refuse, before any work, to replace something that is not a memory of this form."""
     if not path.parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}")
     check_name(path)
     sweep(path)
     if not path.exists() and not path.is_symlink():
         return
+    if folder and path.is_dir() and all(map(is_leftover, path.iterdir())):
+        return  # empty, or an interrupted write
     try:
-        MemoryFile(path)
+        open_memory(path)
     except MemoryFileError:
         raise OutputError(f"{path}: exists and is not a memory file; choose another path") from None
+    if path.is_dir() != folder:
+        form = "a folder of parts" if folder else "one file"
+        raise OutputError(
+            f"{path}: exists, but the memory would be {form} (see --part-size); choose another path"
+        )
     if not force:
         raise OutputError(f"{path}: exists; pass --force to replace it")
 
 
 def check_target(path: Path, output: Path | None, force: bool) -> Path:
-    """Where a changed file goes: its own path, or an output that may be written."""
+    """Where a changed memory goes: its own path, or an output that may be written."""
     if output is None or output.absolute() == path.absolute():
         sweep(path)
         return path
-    check_output(output, force)
+    check_output(output, force, path.is_dir())
     return output
+
+
+def holding(path: Path, folder: bool) -> AbstractContextManager[None]:
+    """Keep other processes from writing a folder."""
+    return writing(path) if folder else nullcontext()
 
 
 def remove(path: Path, classes: Sequence[str], output: Path | None, force: bool) -> Edited:
@@ -73,11 +92,12 @@ def remove(path: Path, classes: Sequence[str], output: Path | None, force: bool)
         UsageError: there is no such class.
     """
     target = check_target(path, output, force)
-    memory = ReplayMemory.load(path)
-    before, labels = len(memory), labels_of(memory, classes, path)
-    for label in labels:
-        memory.remove(label)
-    memory.save(target)
+    with holding(target, path.is_dir()):
+        memory = ReplayMemory.load(path)
+        before, labels = len(memory), labels_of(memory, classes, path)
+        for label in labels:
+            memory.remove(label)
+        memory.save(target)
     return Edited(target, memory, before, {"removed": [memory.class_names[n] for n in labels]})
 
 
@@ -99,53 +119,104 @@ def labels_of(memory: ReplayMemory, classes: Sequence[str], path: Path) -> list[
     return list(dict.fromkeys(known[name] for name in classes))
 
 
-def rebudget(path: Path, budget: str, output: Path | None, force: bool) -> Edited:
-    """Change the budget of a memory file; drops the lowest ranks to fit, never encodes again."""
+def rebudget(
+    path: Path, budget: str, output: Path | None, force: bool, fade: bool = False
+) -> Edited:
+    """Change the budget of a memory file; drops the lowest ranks to fit, never encodes again.
+
+    With `fade`, or if the memory fades anyway, scans are cut before images are dropped.
+
+    Raises:
+        UsageError: `fade`, but no image has scans to cut.
+    """
     target = check_target(path, output, force)
-    memory = ReplayMemory.load(path)
-    before = len(memory)
-    memory.rebudget(budget)
-    memory.save(target)
+    with holding(target, path.is_dir()):
+        memory = ReplayMemory.load(path)
+        before = len(memory)
+        if fade:
+            _let_fade(memory, path)
+        if memory.fade:
+            memory._spool = Spool(target.parent)
+        memory.rebudget(budget)
+        memory.save(target)
     return Edited(target, memory, before)
 
 
-def merge(paths: Sequence[Path], output: Path, budget: str | None, force: bool) -> Edited:
-    """Write the images of several memory files, as they are, into one.
+def _let_fade(memory: ReplayMemory, path: Path) -> None:
+    """Let a memory fade from now on."""
+    codecs = [made.codec for made in encodings_in_use(memory._classes)]
+    if not any(map(has_scans, codecs)):
+        check_fade(codecs[:1], f"{path}: --fade")
+    memory.fade = True
+
+
+def merge(
+    paths: Sequence[Path],
+    output: Path,
+    budget: str | None,
+    force: bool,
+    part_size: str | None = None,
+) -> Edited:
+    """Write the images of several memories, as they are, into one.
 
     Classes with the same name become one, whose images are ranked by their relative ranks.
-    Budget, codec and quality are by default those of the first file.
+    Budget, part size, codec and quality are by default those of the first memory.
 
     Raises:
-        UsageError: fewer than two files, or boxes that do not go together.
+        UsageError: fewer than two memories, or boxes that do not go together.
     """
     if len(paths) < 2:
         raise UsageError(f"merge needs two memory files or more, got {len(paths)}")
-    check_output(output, force)
     memories = [ReplayMemory.load(path) for path in paths]
     merged = _like(memories[0], output.parent)
+    if part_size is not None:
+        merged.part_size = parse_bytes(part_size)
+    folder = merged.part_size is not None
+    check_output(output, force, folder)
+    with holding(output, folder):
+        _fill_merged(merged, memories, paths, budget)
+        check_output(output, force, folder)  # again: another process may have written it since
+        merged.save(output)
+    return Edited(output, merged, sum(map(len, memories)), {"merged": list(map(str, paths))})
+
+
+def _fill_merged(
+    merged: ReplayMemory,
+    memories: Sequence[ReplayMemory],
+    paths: Sequence[Path],
+    budget: str | None,
+) -> None:
+    """Store the images of several memories in an empty one."""
     merged.notes = {"merged": [path.name for path in paths]}
+    merged.fade = any(memory.fade for memory in memories)
     ranked: dict[str, Sequence[Item]] = {}
     seen: dict[str, int] = {}
     for path, memory in zip(paths, memories, strict=True):
         take_boxes(merged, memory.boxes, memory.box_classes, str(path))
         for label in memory.labels:
             name, more = memory.class_names[label], memory.seen(label)
-            old, images = ranked.get(name, []), memory.encoded_images(label)
+            old, images = ranked.get(name, []), memory._class(label).items()
             ranked[name] = interleave(old, seen.get(name, 1), images, more)
             seen[name] = seen.get(name, 0) + more
     if budget is not None:
         merged.rebudget(budget)
     merged.class_names = dict(enumerate(ranked))
+    wanted = merged.budget
+    if merged.fade:
+        merged.budget = Budget(float(EXACT), "bytes", wanted.original_bytes)  # all images first
     merged._store(dict(enumerate(ranked.values())), dict(enumerate(seen.values())))
-    check_output(output, force)  # again: another process may have written it since
-    merged.save(output)
-    return Edited(output, merged, sum(map(len, memories)), {"merged": list(map(str, paths))})
+    merged.rebudget(wanted)
 
 
 def _like(memory: ReplayMemory, folder: Path) -> ReplayMemory:
     """An empty memory with the settings of another, its images in an unnamed file."""
     made = ReplayMemory(
-        memory.budget, memory.codec, memory.quality, accounting=memory.accounting, spool=folder
+        memory.budget,
+        memory.codec,
+        memory.quality,
+        accounting=memory.accounting,
+        spool=folder,
+        part_size=memory.part_size,
     )
     made.box_classes = memory.box_classes
     return made

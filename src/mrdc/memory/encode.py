@@ -1,6 +1,7 @@
 """One image, encoded as a memory stores it."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -8,8 +9,9 @@ from typing import NamedTuple
 from mrdc._utils.errors import ImageError
 from mrdc.codec import Codec
 from mrdc.codec.jpeg import join, split
+from mrdc.codec.jpeg_progressive import has_scans, seal
 from mrdc.data.photo import Photo, to_pixels
-from mrdc.memory.file import IndexCost
+from mrdc.memory.names import IndexCost
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,21 @@ class Encoded:
     encoding: Encoding
     values: bytes = b""  # beside the image, as stored
 
+    @property
+    def stream(self) -> bytes:
+        """The image as a whole file."""
+        return join(self.tables, self.body) if self.tables else self.body
+
+    @property
+    def can_fade(self) -> bool:
+        """True if scans may be cut: source files stay as they are."""
+        return not self.kept and has_scans(self.encoding.codec)
+
+    @property
+    def identity(self) -> bytes:
+        """Equal for exact duplicates, even if scans of one were cut."""
+        return (seal(self.stream) if self.can_fade else b"") or self.digest
+
     def cost(self, entry: IndexCost | None) -> int:
         """Bytes charged: body, values, and the index entry if a budget bounds the file."""
         return len(self.body) + len(self.values) + (entry(self.source) if entry else 0)
@@ -53,7 +70,18 @@ class Arrival(NamedTuple):
         return self.photo.id
 
 
-Item = Arrival | Encoded  # what can be stored
+class Stored(NamedTuple):
+    """An image of another memory, to be stored as it is; read when its turn comes."""
+
+    source: str
+    tables: bytes
+    kept: bool
+    encoding: Encoding
+    values: bool  # whether there are any
+    load: Callable[[], Encoded]
+
+
+Item = Arrival | Encoded | Stored  # what can be stored
 
 
 @dataclass(frozen=True)
@@ -76,8 +104,8 @@ class Encoder:
 
     def __call__(self, item: Item) -> Encoded:
         """Encode a photo, or keep its bytes if those are no larger; never encode twice."""
-        if isinstance(item, Encoded):
-            return self._stored(item)
+        if not isinstance(item, Arrival):
+            return self._stored(item.load() if isinstance(item, Stored) else item)
         data, name = item.photo.load(), item.photo.id
         source = data if isinstance(data, bytes) else None
         pixels = to_pixels(data, name)
@@ -99,7 +127,7 @@ class Encoder:
     def _stored(self, image: Encoded) -> Encoded:
         """An encoded image with or without its header, as the memory stores it."""
         if image.tables and not self.packed:
-            return replace(image, body=join(image.tables, image.body), tables=b"")
+            return replace(image, body=image.stream, tables=b"")
         if image.tables or image.kept or not self.tables:
             return image
         header, body = split(image.body)

@@ -8,17 +8,18 @@ import os
 import re
 import shutil
 import tarfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import beside, check_name, output_errors, whole_file
 from mrdc._utils.text import harmless
 from mrdc.codec.image import decode
 from mrdc.data.scenes import Boxes
-from mrdc.memory.file import MemoryFile
+from mrdc.memory.stored import StoredMemory
 from mrdc.memory.values import unpack
 
 Format = Literal["folder", "webdataset", "coco"]
@@ -38,7 +39,7 @@ KINDS = {
 
 
 def export(
-    file: MemoryFile,
+    memory: StoredMemory,
     output: Path,
     format: Format | None = None,
     progress: Advance = lambda count: None,
@@ -54,22 +55,46 @@ def export(
         raise OutputError(f"{output}: exists already; choose a new path")
     if not output.absolute().parent.is_dir():
         raise OutputError(f"{output}: there is no folder {output.parent}")
-    plain = "coco" if file.box_classes else "folder"
+    plain = "coco" if memory.box_classes else "folder"
     writers = {"folder": _folder, "webdataset": _webdataset, "coco": _coco}
-    writers[format or ("webdataset" if output.suffix == ".tar" else plain)](file, output, progress)
-    return len(file)
+    write = writers[format or ("webdataset" if output.suffix == ".tar" else plain)]
+    write(memory, output, progress)
+    return len(memory)
 
 
-def _images(file: MemoryFile, progress: Advance) -> Iterator[tuple[int, bytes, str, int, int, str]]:
-    """Position, bytes, file extension, label, rank and source of every image."""
-    sources = file.sources
-    for index in range(len(file)):
-        stream = file.stream(index)
-        if not file.intact(index):
-            raise MemoryFileError(f"{file.path}: image {index} does not match its SHA-256: damaged")
-        label, rank = (int(file.arrays[name][index]) for name in ("labels", "ranks"))
-        yield index, stream, extension(stream), label, rank, sources[index]
-        progress(1)
+class Exported(NamedTuple):
+    """An image with what a memory says of it."""
+
+    number: int  # from 0
+    stream: bytes
+    label: int
+    rank: int
+    source: str
+    scale: float
+    boxes: list[list[float]]  # in the pixels of the stored file
+    values: bytes
+
+    @property
+    def kind(self) -> str:
+        """File extension."""
+        return extension(self.stream)
+
+
+def _images(memory: StoredMemory, progress: Advance) -> Iterator[Exported]:
+    """Every image, in order, checked."""
+    ranks: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
+    for first, file in memory.files():
+        boxes, labels = file.boxes, file.arrays["labels"]
+        for row, source in enumerate(file.names):
+            if not file.intact(row):
+                raise MemoryFileError(
+                    f"{file.path}: image {row} does not match its SHA-256: damaged"
+                )
+            label, scale = int(labels[row]), file.scale(row)
+            own = in_file(boxes[row], scale) if boxes else []
+            about = (label, next(ranks[label]), source, scale, own, file.values(row))
+            yield Exported(first + row, file.stream(row), *about)
+            progress(1)
 
 
 def extension(stream: bytes) -> str:
@@ -118,76 +143,78 @@ def _whole_folder(output: Path) -> Iterator[Path]:
             raise
 
 
-def _folder(file: MemoryFile, output: Path, progress: Advance) -> None:
-    names = file.class_names
+def _folder(memory: StoredMemory, output: Path, progress: Advance) -> None:
+    names = memory.class_names
     folders = dict(zip(names, safe_names(list(names.values())), strict=True))
     with _whole_folder(output) as folder:
         manifest = folder / "manifest.csv"
         with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
             writer = csv.writer(listing)
             writer.writerow(["file", "label", "class", "rank", "source", "scale"])
-            for index, stream, kind, label, rank, source in _images(file, progress):
-                target = folder / folders[label] / f"{rank:06d}.{kind}"
+            for image in _images(memory, progress):
+                label, rank = image.label, image.rank
+                target = folder / folders[label] / f"{rank:06d}.{image.kind}"
                 target.parent.mkdir(exist_ok=True)
-                target.write_bytes(stream)
-                relative = target.relative_to(folder).as_posix()
-                scale = f"{file.scale(index):g}"
+                target.write_bytes(image.stream)
+                relative, scale = target.relative_to(folder).as_posix(), f"{image.scale:g}"
                 writer.writerow(
-                    [relative, label, harmless(names[label]), rank, harmless(source), scale]
+                    [relative, label, harmless(names[label]), rank, harmless(image.source), scale]
                 )
 
 
-def _webdataset(file: MemoryFile, output: Path, progress: Advance) -> None:
-    names = file.class_names
-    boxes = [in_file(rows, file.scale(n)) for n, rows in enumerate(file.boxes)]
+def _webdataset(memory: StoredMemory, output: Path, progress: Advance) -> None:
+    names = memory.class_names
     with whole_file(output) as target, tarfile.open(fileobj=target, mode="w") as tar:
-        for index, stream, kind, label, rank, source in _images(file, progress):
-            about: dict[str, Any] = {"class": names[label], "rank": rank, "source": source}
-            about |= {"scale": scale} if (scale := file.scale(index)) != 1 else {}
-            about |= {"boxes": boxes[index]} if file.box_classes else {}
-            values = unpack(file.values(index))
+        for image in _images(memory, progress):
+            about: dict[str, Any] = {"class": names[image.label], "rank": image.rank}
+            about |= {"source": image.source}
+            about |= {"scale": image.scale} if image.scale != 1 else {}
+            about |= {"boxes": image.boxes} if memory.box_classes else {}
+            values = unpack(image.values)
             about |= {"values": values} if values else {}
             text = json.dumps(about, default=lambda array: array.tolist())
-            parts = {kind: stream, "cls": str(label).encode(), "json": text.encode()}
+            label = str(image.label).encode()
+            parts = {image.kind: image.stream, "cls": label, "json": text.encode()}
             for suffix, data in parts.items():
-                entry = tarfile.TarInfo(f"{index:08d}.{suffix}")
+                entry = tarfile.TarInfo(f"{image.number:08d}.{suffix}")
                 entry.size = len(data)
                 tar.addfile(entry, io.BytesIO(data))
 
 
-def _coco(file: MemoryFile, output: Path, progress: Advance) -> None:
+def _coco(memory: StoredMemory, output: Path, progress: Advance) -> None:
     """Write images/ and annotations.json; category ids are labels + 1."""
-    if not file.box_classes:
+    if not memory.box_classes:
         raise UsageError(
-            f"{file.path}: the images have no boxes, which format coco needs; choose folder or "
+            f"{memory.path}: the images have no boxes, which format coco needs; choose folder or "
             "webdataset"
         )
-    boxes, names = file.boxes, safe_names([os.path.splitext(name)[0] for name in file.sources])
+    sources = [os.path.splitext(name)[0] for _, file in memory.files() for name in file.names]
+    names = safe_names(sources)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     with _whole_folder(output) as folder:
         (folder / "images").mkdir()
-        for index, stream, kind, _, _, source in _images(file, progress):
-            name = f"{names[index]}.{kind}"
-            (folder / "images" / name).write_bytes(stream)
-            height, width, _ = decode(stream, source).shape
-            images.append({"id": index + 1, "file_name": name, "width": width, "height": height})
+        for image in _images(memory, progress):
+            number, name = image.number + 1, f"{names[image.number]}.{image.kind}"
+            (folder / "images" / name).write_bytes(image.stream)
+            height, width, _ = decode(image.stream, image.source).shape
+            images.append({"id": number, "file_name": name, "width": width, "height": height})
             annotations += [
                 {
-                    "id": number,
-                    "image_id": index + 1,
+                    "id": box,
+                    "image_id": number,
                     "category_id": int(label) + 1,
                     "bbox": [left, top, right - left, bottom - top],
                     "area": (right - left) * (bottom - top),
                     "iscrowd": 0,
                 }
-                for number, (left, top, right, bottom, label) in enumerate(
-                    in_file(boxes[index], file.scale(index)), len(annotations) + 1
+                for box, (left, top, right, bottom, label) in enumerate(
+                    image.boxes, len(annotations) + 1
                 )
             ]
-        classes = enumerate(file.box_classes, start=1)
+        classes = enumerate(memory.box_classes, start=1)
         data = {
-            "info": {"description": f"images and boxes of {file.path.name}, written by mrdc"},
+            "info": {"description": f"images and boxes of {memory.path.name}, written by mrdc"},
             "images": images,
             "annotations": annotations,
             "categories": [{"id": number, "name": name} for number, name in classes],

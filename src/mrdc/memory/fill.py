@@ -15,9 +15,9 @@ from mrdc._utils.errors import BudgetError, ImageError
 from mrdc._utils.threads import ordered
 from mrdc.memory.budget import Budget, level
 from mrdc.memory.encode import Encoded, Item
-from mrdc.memory.file import IndexCost
 
 Skip = Callable[[ImageError], None]
+Cost = Callable[[Encoded], int]
 Spooling = Callable[[bytes], int]  # writes some bytes and returns their position
 
 
@@ -28,12 +28,12 @@ class Growing:
     pending: Iterator[Item]  # not requested yet
     left: int  # number of these
     spool: Spooling | None
-    entry: IndexCost | None
+    cost: Cost
     taken: list[Encoded] = field(default_factory=list)  # without their bodies if spooled
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     waiting: deque[Encoded] = field(default_factory=deque)  # encoded, until there is room
-    digests: set[bytes] = field(default_factory=set)
+    known: set[bytes] = field(default_factory=set)
     nbytes: int = 0
     first: int = 0  # cost of the first image, once known
     spent: int = 0  # cost of the images taken
@@ -59,16 +59,16 @@ class Growing:
     @property
     def next_cost(self) -> int:
         """Cost of the first waiting image."""
-        return self.waiting[0].cost(self.entry)
+        return self.cost(self.waiting[0])
 
     def offer(self, image: Encoded) -> None:
         """Queue an image; exact duplicates are counted and dropped."""
-        if image.digest in self.digests:
+        if image.identity in self.known:
             self.duplicates += 1
         else:
-            self.digests.add(image.digest)
+            self.known.add(image.identity)
             self.waiting.append(image)
-            self.first = self.first or image.cost(self.entry)
+            self.first = self.first or self.cost(image)
 
     def settle(self, share: int) -> None:
         """Take waiting images, in order, while they fit."""
@@ -91,7 +91,7 @@ def fill(
     held: Sequence[tuple[int, int]],
     encode: Callable[[Item], Encoded],
     pool: Executor,
-    entry: IndexCost | None,
+    cost: Cost,
     *,
     spool: Spooling | None,
     skip: Skip | None,
@@ -107,7 +107,7 @@ def fill(
     Args:
         images: new images by label, in rank order.
         held: cost of each class already held, and of its first image.
-        entry: bytes of index entries, if they count.
+        cost: bytes charged for an image.
         skip: called with the error of each unreadable image, which is then left out;
             without it the first error is raised.
     """
@@ -118,7 +118,7 @@ def fill(
         except ImageError as error:
             return error
 
-    classes = {n: Growing(iter(ranked), len(ranked), spool, entry) for n, ranked in images.items()}
+    classes = {n: Growing(iter(ranked), len(ranked), spool, cost) for n, ranked in images.items()}
     share = -1
     while True:
         before = share

@@ -1,4 +1,4 @@
-"""Where encoded images are: in RAM, in an unnamed file, or in a memory file."""
+"""Where encoded images are that are not in a memory file: in RAM, or in an unnamed file."""
 
 import mmap
 import os
@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrdc._utils.errors import MemoryFileError
 from mrdc._utils.files import output_errors
-from mrdc.memory.file import MemoryFile
 
 
 class Ram:
@@ -71,19 +69,4 @@ class Spool:
         raise TypeError("a spooled memory cannot be pickled: save it and load the file")
 
 
-class Mapped:
-    """The payload of a memory file, read in place; pickles as the path of the file."""
-
-    def __init__(self, path: Path, sha256: str | None = None):
-        self.path, self.file = path.absolute(), MemoryFile(path)
-        if sha256 not in (None, self.file.sha256):
-            raise MemoryFileError(f"{path}: replaced since the memory was pickled")
-
-    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
-        return self.file.arrays["payload"][part]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Mapped, (self.path, self.file.sha256)
-
-
-Payload = Ram | Spool | Mapped
+Payload = Ram | Spool

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Literal, SupportsIndex
 
 from mrdc._utils.errors import BudgetError, UsageError
-from mrdc.memory.accounting import entry_cost, metadata, room
+from mrdc.memory.accounting import entry_cost, room
 from mrdc.memory.budget import Budget, parse_budget
-from mrdc.memory.classes import from_file, tables_in_use, to_arrays
+from mrdc.memory.classes import from_stored
 from mrdc.memory.contents import Transform
 from mrdc.memory.encode import Encoded, Item
-from mrdc.memory.file import box_arrays, split_names, write_memory
 from mrdc.memory.fill import Skip
+from mrdc.memory.folder import write_file, write_folder
 from mrdc.memory.inputs import Columns, Image, as_item, as_items, as_label
-from mrdc.memory.payload import Mapped
+from mrdc.memory.segments import Saved
+from mrdc.memory.stored import open_memory
 from mrdc.memory.storing import Advance, Storing
 from mrdc.memory.streams import by_priority, interleave, wanted
 from mrdc.memory.values import rows_of
@@ -44,10 +45,14 @@ class ReplayMemory(Storing):
             `quality` later affects the images added from then on.
         accounting: "packed" stores shared JPEG tables once; "file" stores whole files, to
             compare with the paper.
+        fade: cut scans of images of codec jpeg-progressive before dropping images, when new
+            classes or a smaller budget need room. All images fade evenly, down to 5 of 10 scans.
         class_names: names by label, for messages and the file.
         transform: applied to each image when it is read as an item or sampled, not by `batches`.
         original_bytes: mean bytes of an original image, for budgets such as "20/class".
         spool: a folder for an unnamed temporary file that holds the images instead of RAM.
+        part_size: `save` writes a folder of memory files of at most this many bytes, instead of
+            one file. A budget in bytes bounds the folder.
         seed: of the images that `sample` draws.
     """
 
@@ -63,8 +68,9 @@ class ReplayMemory(Storing):
         """Add new classes, each with its images in rank order, best first.
 
         Encodes images until the budget is used up; `Encoded` images are stored as they
-        are. If the new classes need room, older classes lose their lowest ranks. If
-        anything fails, the memory stays unchanged.
+        are. If the new classes need room, older classes lose their lowest ranks; if the
+        memory fades, all classes lose scans first. If anything fails, the memory stays
+        unchanged.
 
         Args:
             images: by label: paths, file contents, PIL images, uint8 arrays (h, w, 3) or
@@ -142,6 +148,8 @@ class ReplayMemory(Storing):
     def rebudget(self, budget: Budget | int | str) -> None:
         """Change the budget; drops the lowest ranks to fit, never encodes again.
 
+        A memory that fades cuts scans before it drops images.
+
         Raises:
             BudgetError: a class would hold no image; nothing is dropped then.
         """
@@ -192,8 +200,9 @@ class ReplayMemory(Storing):
             self._store(ranked, seen, threads, skip, lenient=True)
         elif ranked:
             self._store_overall(ranked, seen, seed, threads, skip)
-        for label in self._classes.keys() & seen.keys():
-            self._classes[label] = replace(self._classes[label], seen=seen[label])
+        held = self._classes.keys() & seen.keys()
+        counted = {label: replace(self._classes[label], seen=seen[label]) for label in held}
+        self._replace(self._classes | counted)
 
     def _arriving(
         self, images: Sequence[Image], labels: Sequence[SupportsIndex], values: Columns | None
@@ -219,7 +228,7 @@ class ReplayMemory(Storing):
     # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory file, whole or not at all.
+        """Write the memory file, or a folder if there is a `part_size`, whole or not at all.
 
         If names, notes, boxes, quality or codec have changed since the last images were added,
         the lowest ranks may be dropped so that a budget in bytes still bounds the file. Images
@@ -230,38 +239,43 @@ class ReplayMemory(Storing):
             OutputError: the file cannot be written; an older file stays as it was.
         """
         self._refit()
-        path, classes = Path(path), self._classes.values()
-        arrays = to_arrays(self._classes)
-        sources = split_names(arrays["sources"].tobytes())
-        arrays |= box_arrays(sources, self.boxes, self.box_classes)
-        payload = (images.stored(rank) for images in classes for rank in range(len(images)))
-        total = sum(images.nbytes for images in classes)
-        meta, tables = metadata(self, self.budget), tables_in_use(self._classes)
-        sha256 = write_memory(path, arrays, payload, total, meta, tables)
-        payloads = {label: images.payload for label, images in self._classes.items()}
-        old = {label: p.path for label, p in payloads.items() if isinstance(p, Mapped)}
-        stale = [label for label, from_ in old.items() if from_.exists() and from_.samefile(path)]
-        if stale and (mapped := Mapped(path)).file.sha256 == sha256:
-            saved = from_file(mapped)
-            self._classes |= {label: saved[label] for label in stale}
+        path = Path(path)
+        replaced = self._labels_in(path)
+        sha256 = write_file(self, path) if self.part_size is None else write_folder(self, path)
+        if replaced and (saved := open_memory(path)).sha256 == sha256:
+            classes = from_stored(saved)
+            self._replace(self._classes | {label: classes[label] for label in replaced})
+
+    def _labels_in(self, path: Path) -> list[int]:
+        """Classes with images in the file or folder at a path."""
+        if not path.exists():
+            return []
+        first = {label: images.segments[0] for label, images in self._classes.items()}
+        saved = {n: one.part.memory for n, one in first.items() if isinstance(one, Saved)}
+        there = {memory for memory in saved.values() if memory.is_at(path)}
+        return [label for label, memory in saved.items() if memory in there]
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], transform: Transform | None = None
     ) -> "ReplayMemory":
-        """Open a memory file; its images stay mapped, not read."""
-        payload = Mapped(Path(path))
-        file, meta = payload.file, payload.file.meta
+        """Open a memory file or a folder of parts; its images stay mapped, not read."""
+        stored = open_memory(path)
+        meta = stored.meta
         memory = cls(
-            file.budget,
+            stored.budget,
             meta["codec"],
             meta["quality"],
             accounting=meta["accounting"],
-            class_names=file.class_names,
+            class_names=stored.class_names,
             transform=transform,
+            part_size=stored.part_size,
         )
-        memory.notes, memory.box_classes = meta["notes"], file.box_classes
+        memory.notes, memory.box_classes = meta["notes"], stored.box_classes
+        memory.fade = meta["fade"]
         if memory.box_classes:
-            memory.boxes = dict(zip(file.sources, file.boxes, strict=True))
-        memory._replace(from_file(payload))
+            for _, file in stored.files():
+                memory.boxes |= zip(file.names, file.boxes, strict=True)
+        memory._replace(from_stored(stored))
+        memory._loaded = stored
         return memory

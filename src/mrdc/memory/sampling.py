@@ -5,30 +5,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mrdc._utils.errors import UsageError
 
 
 def draw(
-    sizes: Sequence[int], count: int, balanced: bool, random: np.random.Generator
+    sizes: NDArray[np.int64], count: int, balanced: bool, random: np.random.Generator
 ) -> list[int]:
     """Draw `count` of the indices of all images, given the number of images of each class.
 
     None is drawn twice, unless there are fewer. Balanced: each class gets as many, give or
     take one.
     """
-    if not sizes:
+    if not len(sizes):
         raise UsageError("the memory is empty: add images before drawing from it")
     if count < 1:
         raise UsageError(f"the number of images to draw must be at least 1, got {count}")
     if not balanced:
-        return _some(sum(sizes), count, random)
-    starts = np.cumsum([0, *sizes[:-1]])
+        return _some(int(sizes.sum()), count, random)
+    starts = np.cumsum(sizes) - sizes
     shares = np.bincount(_some(len(sizes), count, random), minlength=len(sizes))
     chosen = [
-        start + place
-        for start, size, share in zip(starts.tolist(), sizes, shares.tolist(), strict=True)
-        for place in (_some(size, share, random) if share else [])
+        int(starts[number]) + place
+        for number in np.flatnonzero(shares).tolist()
+        for place in _some(int(sizes[number]), int(shares[number]), random)
     ]
     return [chosen[place] for place in random.permutation(len(chosen))]
 

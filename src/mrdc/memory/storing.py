@@ -1,7 +1,12 @@
 """Store images in a memory within its budget."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mrdc._utils.errors import BudgetError
 from mrdc._utils.threads import workers
@@ -10,8 +15,11 @@ from mrdc.memory.budget import share
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.contents import Contents
 from mrdc.memory.encode import Encoder, Item
-from mrdc.memory.file import IndexCost
-from mrdc.memory.fill import Growing, Skip, check_filled, fill
+from mrdc.memory.fade import faded, faded_costs, fitting_levels, sizes_of
+from mrdc.memory.fill import Cost, Growing, Skip, check_filled, fill
+from mrdc.memory.names import IndexCost
+from mrdc.memory.photos import Index
+from mrdc.memory.segments import Held
 from mrdc.memory.streams import cut_overall, priorities
 
 UNLIMITED = 2**62
@@ -38,15 +46,27 @@ class Storing(Contents):
         more = coming(self, ranked, seen, encoder)
         entry, budget = entry_cost(self, self.budget, more.values), self.budget
         bytes_left = room(self, budget, more)
-        others = {n: c for n, c in self._classes.items() if n not in ranked}
-        costs = [images.costs(entry) for images in others.values()]
-        held = [(int(cost.sum()), int(cost[0])) for cost in costs]
-        filled = self._fill(ranked, bytes_left, held, encoder, entry, threads, skip, progress)
+        others = [images for n, images in self._classes.items() if n not in ranked]
+        held, cost = self._terms(others, bytes_left, len(ranked), entry)
+        filled = self._fill(ranked, bytes_left, held, encoder, cost, threads, skip, progress)
         if lenient:
             filled = {n: grown for n, grown in filled.items() if grown.sizes or grown.waiting}
         check_filled(filled, held, budget, lambda other: room(self, other, more), self._name)
         new = {n: self._made(n, grown, seen[n]) for n, grown in filled.items()}
         self._fit({**self._classes, **new}, bytes_left, entry)
+
+    def _terms(
+        self, others: Sequence[ClassImages], left: int, new: int, entry: IndexCost | None
+    ) -> tuple[list[tuple[int, int]], Cost]:
+        """What new classes are filled by: costs of the other classes, and the cost of an image.
+
+        A memory that fades counts all images at the level that makes room for the new classes.
+        """
+        if self.fade:
+            costs, cost = faded_costs(others, left, new, entry)
+        else:
+            costs, cost = [c.costs(entry) for c in others], lambda image: image.cost(entry)
+        return [(int(c.sum()), int(c[0])) for c in costs], cost
 
     def _store_overall(
         self,
@@ -60,7 +80,8 @@ class Storing(Contents):
         encoder = self._encoder()
         more = coming(self, ranked, seen, encoder)
         entry, left = entry_cost(self, self.budget, more.values), room(self, self.budget, more)
-        filled = self._fill(ranked, UNLIMITED, [], encoder, entry, threads, skip)
+        cost = self._terms([], left, 0, entry)[1]
+        filled = self._fill(ranked, UNLIMITED, [], encoder, cost, threads, skip)
         made = {n: self._made(n, grown, seen[n]) for n, grown in filled.items() if grown.sizes}
         classes = {**self._classes, **made}
         keys = {n: priorities(seed, n, images.sources) for n, images in classes.items()}
@@ -78,7 +99,8 @@ class Storing(Contents):
         """The images a class was filled with."""
         before = self._classes[label].duplicates if label in self._classes else 0
         counts = {"seen": seen, "duplicates": before + grown.duplicates}
-        return ClassImages.of(grown.taken, grown.starts, grown.sizes, self._spool, **counts)
+        held = Held.of(grown.taken, grown.starts, grown.sizes, self._spool)
+        return ClassImages((held,), **counts)
 
     def _fill(
         self,
@@ -86,7 +108,7 @@ class Storing(Contents):
         bytes_left: int,
         held: Sequence[tuple[int, int]],
         encoder: Encoder,
-        entry: IndexCost | None,
+        cost: Cost,
         threads: int | None,
         skip: Skip | None,
         progress: Advance = lambda count: None,
@@ -94,7 +116,7 @@ class Storing(Contents):
         write = self._spool.append if self._spool else None
         with workers(threads) as pool:
             return fill(
-                ranked, bytes_left, held, encoder, pool, entry,
+                ranked, bytes_left, held, encoder, pool, cost,
                 spool=write, skip=skip, progress=progress,
             )  # fmt: skip
 
@@ -105,11 +127,39 @@ class Storing(Contents):
             self._fit(self._classes, left, entry)
 
     def _fit(self, classes: Mapping[int, ClassImages], left: int, entry: IndexCost | None) -> None:
-        """Hold the highest ranks of each class that fit together into `left` bytes."""
+        """Hold the highest ranks of each class that fit together into `left` bytes.
+
+        A memory that fades gives up scans first.
+        """
+        if self.fade:
+            classes = self._faded(classes, left, entry)
         counts = share(left, [images.costs(entry) for images in classes.values()])
         kept = dict(zip(classes, counts, strict=True))
         self._check_room(kept, classes, left)
         self._replace({label: images.cut(kept[label]) for label, images in classes.items()})
+
+    def _faded(
+        self, classes: Mapping[int, ClassImages], left: int, entry: IndexCost | None
+    ) -> Mapping[int, ClassImages]:
+        """Classes with as many scans as fit into `left` bytes together."""
+        if sum(int(images.costs(entry).sum()) for images in classes.values()) <= left:
+            return classes
+        levels = fitting_levels([sizes_of(c, entry) for c in classes.values()], left)
+        pairs = zip(classes.items(), levels, strict=True)
+        return {label: self._cut(images, of_class) for (label, images), of_class in pairs}
+
+    def _cut(self, images: ClassImages, levels: NDArray[np.int64]) -> ClassImages:
+        """The images of a class, cut to these levels."""
+        before = images.encoded()
+        after = [faded(image, int(to)) for image, to in zip(before, levels, strict=True)]
+        if all(map(operator.is_, before, after)):
+            return images
+        stored = [image.body + image.values for image in after]
+        sizes = list(map(len, stored))
+        starts = list(accumulate(sizes, initial=0))[:-1]
+        if self._spool is not None:
+            starts = [self._spool.append(part) for part in stored]
+        return replace(images, segments=(Held.of(after, starts, sizes, self._spool),))
 
     def _check_room(
         self, kept: Mapping[int, object], classes: Mapping[int, ClassImages], left: int
@@ -123,5 +173,5 @@ class Storing(Contents):
             )
 
     def _replace(self, classes: dict[int, ClassImages]) -> None:
-        self._classes = classes
-        self._ends = list(accumulate(map(len, classes.values())))
+        """Hold these images."""
+        self._classes, self._index, self._loaded = classes, Index(classes), None

@@ -9,9 +9,8 @@ import base64
 import binascii
 import json
 import math
-import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,10 @@ from numpy.typing import NDArray
 
 from mrdc._utils.errors import MemoryFileError, UsageError
 from mrdc.codec.image import segments
+from mrdc.codec.jpeg import FRAMES
 from mrdc.codec.scaled import split_scale
 from mrdc.memory.budget import Budget
+from mrdc.memory.names import Names
 
 FORMAT = "mrdc-memory-1"
 DTYPES = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "F32": "<f4", "U8": "|u1"}
@@ -85,18 +86,28 @@ def read_tables(meta: Mapping[str, Any]) -> list[bytes]:
     return tables
 
 
-def check_index(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], tables: int) -> None:
-    """Check the arrays and metadata of a file with so many tables.
+def check_index(
+    arrays: Mapping[str, NDArray[Any]], payload: int, meta: Mapping[str, Any], tables: int
+) -> None:
+    """Check the arrays and metadata of a file with so many bytes of payload and tables.
+
+    Raises:
+        MemoryFileError: they do not make sense.
+    """
+    check_meta(meta)
+    _refuse(_array_problems(arrays, payload, meta, tables))
+    if "boxes" in arrays:
+        names, classes = Names(arrays["sources"]), len(meta["box_classes"])
+        _refuse(box_problems(arrays["box_counts"], arrays["boxes"], names, classes))
+
+
+def check_meta(meta: Mapping[str, Any]) -> None:
+    """Check the metadata of a memory.
 
     Raises:
         MemoryFileError: they do not make sense.
     """
     _refuse(_meta_problems(meta))
-    _refuse(_array_problems(arrays, meta, tables))
-    if "boxes" in arrays:
-        names = meta["box_classes"]
-        sources = [os.fsdecode(name) for name in arrays["sources"].tobytes().split(b"\0")[:-1]]
-        _refuse(box_problems(arrays["box_counts"], arrays["boxes"], sources, len(names)))
 
 
 def layout_of(present: Collection[str]) -> tuple[str, ...]:
@@ -130,7 +141,8 @@ def _header_problems(header: Entries, metadata: dict[str, Any], size: int) -> It
             yield f"the array {name!r} has {rows:,} rows for {images:,} images"
         place += rows * width * np.dtype(DTYPES[kind]).itemsize
     if place != size:
-        yield f"the arrays take {place:,} bytes of {size:,}"
+        how = "cut short" if place > size else "too long"
+        yield f"{how}, as the arrays take {place:,} bytes of {size:,}"
 
 
 def _entry(kind: str, shape: list[int], place: int) -> dict[str, Any]:
@@ -143,7 +155,7 @@ def _rows(entry: object) -> int:
     """Number of rows that a header gives for an array; -1 if it gives none."""
     shape = entry.get("shape") if isinstance(entry, dict) else None
     first = shape[0] if isinstance(shape, list) and shape else None
-    return first if _whole(first, 2**62) else -1  # type: ignore[return-value]
+    return first if whole(first, 2**62) else -1  # type: ignore[return-value]
 
 
 def _meta_problems(meta: Mapping[str, Any]) -> Iterator[str]:
@@ -153,6 +165,8 @@ def _meta_problems(meta: Mapping[str, Any]) -> Iterator[str]:
     yield from _encoding_problems(meta)
     if meta.get("accounting") not in ("packed", "file"):
         yield "accounting must be packed or file"
+    if not isinstance(meta.get("fade"), bool):
+        yield "fade must be true or false"
     notes = meta.get("notes")
     if not isinstance(notes, dict) or not _texts(notes.get("skipped") or []):
         yield "notes must be an object, and skipped a list of texts"
@@ -187,10 +201,10 @@ def _class_problems(classes: object) -> Iterator[str]:
         yield "classes must be a list of objects"
         return
     for entry in classes:
-        numbers = _whole(entry.get("label")) and _whole(entry.get("items"), low=1)
-        if not numbers or not _whole(entry.get("duplicates"), MANY):
+        numbers = whole(entry.get("label")) and whole(entry.get("items"), low=1)
+        if not numbers or not whole(entry.get("duplicates"), MANY):
             yield "a class must have a label, items and duplicates"
-        elif not _whole(entry.get("seen"), MANY, low=entry["items"]):
+        elif not whole(entry.get("seen"), MANY, low=entry["items"]):
             yield "a class must have seen at least the images it holds"
         if not isinstance(entry.get("name"), str):
             yield "a class must have a name"
@@ -216,7 +230,7 @@ def _budget_problems(meta: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _array_problems(
-    arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], tables: int
+    arrays: Mapping[str, NDArray[Any]], payload: int, meta: Mapping[str, Any], tables: int
 ) -> Iterator[str]:
     """Wrong values in the index."""
     items = [entry["items"] for entry in meta["classes"]]
@@ -231,10 +245,11 @@ def _array_problems(
     if not np.array_equal(arrays["ranks"], ranks):
         yield "the ranks of a class are not 0, 1, 2, ..."
     offsets = arrays["offsets"]
-    if offsets[0] != 0 or offsets[-1] != len(arrays["payload"]) or (np.diff(offsets) <= 0).any():
+    sizes = np.diff(offsets)
+    if offsets[0] != 0 or offsets[-1] != payload or (sizes <= 0).any():
         yield "the images do not cover the payload end to end"
-    values = arrays.get("value_sizes", np.zeros(images))
-    if (values < 0).any() or (values >= np.diff(offsets)).any():
+    values = arrays.get("value_sizes")
+    if values is not None and ((values < 0) | (values >= sizes)).any():
         yield "the values beside an image take more bytes than there are"
     table = arrays["tables"]
     if (table < -1).any() or (table >= tables).any():
@@ -255,7 +270,8 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def _whole(value: object, most: int = 2**31 - 1, low: int = 0) -> bool:
+def whole(value: object, most: int = 2**31 - 1, low: int = 0) -> bool:
+    """Whether a JSON value is a whole number in a range."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= most
 
 
@@ -277,7 +293,7 @@ def _codec(value: object) -> bool:
 
 
 def _quality(value: object) -> bool:
-    return value is None or _whole(value)
+    return value is None or whole(value)
 
 
 def _texts(value: object) -> bool:
@@ -285,11 +301,11 @@ def _texts(value: object) -> bool:
 
 
 def _is_table(table: bytes) -> bool:
-    return len(table) <= TABLE_BYTES and any(marker == 0xC0 for marker, *_ in segments(table))
+    return len(table) <= TABLE_BYTES and any(marker in FRAMES for marker, *_ in segments(table))
 
 
 def box_problems(
-    counts: NDArray[Any], rows: NDArray[Any], sources: list[str], classes: int
+    counts: NDArray[Any], rows: NDArray[Any], sources: Names | Sequence[str], classes: int
 ) -> list[str]:
     """List what is wrong with boxes: `counts` for each image, and the `rows` of all images."""
     if rows.ndim != 2 or rows.shape[1] != 5:
@@ -304,7 +320,7 @@ def box_problems(
     }
     owners = np.repeat(np.arange(images), counts)
     return [
-        f"boxes of {sources[owners[bad.argmax()]]}: {what}"
+        f"boxes of {sources[int(owners[bad.argmax()])]}: {what}"
         for what, bad in wrong.items()
         if bad.any()
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from mrdc.memory.edit import Edited, check_target, take_boxes
+from mrdc.memory.edit import Edited, check_target, holding, take_boxes
 from mrdc.memory.encode import Arrival, Item
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.scan import Scan, scan
@@ -23,12 +23,12 @@ class AddSettings:
     """Settings of `add`."""
 
     memory: tyro.conf.Positional[Path]
-    """A memory file."""
+    """A memory file, or a folder of parts."""
     photos: tyro.conf.Positional[Path]
     """Images as for `pack`. A class whose name is in the memory gets more images; others are
     new."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Memory file to write; by default the file is changed in place."""
+    """Memory to write; by default it is changed in place."""
     force: bool = False
     """Replace the output if it exists."""
     select: str = "auto"
@@ -56,6 +56,13 @@ def run_add(
 ) -> Edited:
     """Rank more images and store what fits; older images lose their lowest ranks if needed."""
     target = check_target(settings.memory, settings.output, settings.force)
+    with holding(target, settings.memory.is_dir()):
+        return _add(settings, target, progress, embedder)
+
+
+def _add(
+    settings: AddSettings, target: Path, progress: Progress, embedder: "Embedder | None"
+) -> Edited:
     memory = ReplayMemory.load(settings.memory)
     before = len(memory)
     pair = memory.codec, memory.quality

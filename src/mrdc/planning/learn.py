@@ -60,7 +60,7 @@ class Replay:
         classes: number of classes expected in the end, if known: a search then plans for their
             share of a fixed budget, not for all of it.
         class_names: names by label.
-        accounting: as for `ReplayMemory`.
+        accounting, fade: as for `ReplayMemory`.
         original_bytes: mean bytes of an original image, for budgets such as "20/class".
         seed: of random selections and of samples.
         threads: that decode and encode; by default one per core, up to eight.
@@ -79,6 +79,7 @@ class Replay:
         classes: int | None = None,
         class_names: Mapping[int, str] | None = None,
         accounting: Literal["packed", "file"] = "packed",
+        fade: bool = False,
         original_bytes: float | None = None,
         seed: int = 0,
         threads: int | None = None,
@@ -97,6 +98,7 @@ class Replay:
             codec,
             number,
             accounting=accounting,
+            fade=fade,
             class_names=class_names,
             transform=transform,
             original_bytes=original_bytes,

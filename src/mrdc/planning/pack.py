@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from mrdc.memory.edit import check_output
+from mrdc.codec.jpeg_progressive import check_fade
+from mrdc.memory.budget import parse_bytes
+from mrdc.memory.edit import check_output, holding
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import size_on_disk
 from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
 from mrdc.planning.scan import Scan, check_settings, scan
 from mrdc.planning.search import Progress, compress_all, quiet, search, search_space
@@ -60,7 +63,7 @@ class Packed:
             "per_class": {"fewest": fewest, "mean": mean, "most": most},
             "payload_bytes": memory.nbytes,
             "budget_bytes": memory.budget_bytes,
-            "file_bytes": self.path.stat().st_size,
+            "file_bytes": size_on_disk(self.path),
             "whole_file": memory.whole_file,
             "budget": memory.budget.as_json(memory.budget_bytes),
             "kept_sources": memory.kept_sources(),
@@ -78,19 +81,30 @@ def pack(
     output: str | os.PathLike[str],
     *,
     force: bool = False,
+    part_size: int | str | None = None,
+    fade: bool = False,
     **options: Unpack[PlanOptions],
 ) -> Packed:
-    """Choose a quality for a folder of images, and write one memory file.
+    """Choose a quality for a folder of images, and write one memory.
 
     Args:
         output: the memory file; `force` replaces an existing one.
+        part_size: write a folder of memory files of at most this size, such as "1GB", instead.
+        fade: when the file needs room later, cut scans before dropping images; for codec
+            jpeg-progressive.
         options: as for `plan`; with one codec and one quality there is no search.
 
     Raises:
         MrdcError: arguments or images that cannot be used; nothing is left behind.
     """
     settings = PackSettings(
-        Path(photos), str(budget), output=Path(output), force=force, **as_settings(options)
+        Path(photos),
+        str(budget),
+        output=Path(output),
+        force=force,
+        part_size=None if part_size is None else str(part_size),
+        fade=fade,
+        **as_settings(options),
     )
     return run_pack(settings, embedder=given_embedder(options))
 
@@ -99,13 +113,32 @@ def run_pack(
     settings: PackSettings, *, progress: Progress = quiet, embedder: "Embedder | None" = None
 ) -> Packed:
     """Choose a quality (unless only one is allowed) and write the memory file."""
-    path = settings.output
+    path, folder = settings.output, settings.part_size is not None
     check_settings(settings)
-    check_output(path, settings.force)
-    space = search_space(settings)
+    if settings.fade:
+        check_fade(settings.codec, "--fade")
+    if settings.part_size is not None:
+        parse_bytes(settings.part_size)
+    check_output(path, settings.force, folder)
+    with holding(path, folder):
+        return _pack(settings, progress, embedder)
+
+
+def _pack(settings: PackSettings, progress: Progress, embedder: "Embedder | None") -> Packed:
+    """Choose, encode and write, while the output is held."""
+    path, space = settings.output, search_space(settings)
+    size = None if settings.part_size is None else parse_bytes(settings.part_size)
     searching = len(space) > 1
     plan: Plan | None = None
-    with scan(settings, progress, embedder, folder=path.parent, measuring=searching) as seen:
+    opened = scan(
+        settings,
+        progress,
+        embedder,
+        folder=path.parent,
+        measuring=searching,
+        part_size=size,
+    )
+    with opened as seen:
         if searching:
             found = search(seen.pool, seen.budget, settings, exact=settings.exact)
             plan = make_plan(settings, seen, found)
@@ -116,8 +149,9 @@ def run_pack(
             rankings = compress_all(seen.pool, settings, space[0], by_original, known=True)[0]
             memory = seen.pool.store(seen.budget, space[0], settings.accounting, rankings)
     memory.notes["search"] = _lasting(plan) if plan else None
+    memory.fade = settings.fade
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
-    check_output(path, settings.force)  # again: another process may have written it since
+    check_output(path, settings.force, size is not None)  # again: it may have been written since
     memory.save(path)
     return Packed(path, memory, plan, seen, time.perf_counter() - seen.start)
 

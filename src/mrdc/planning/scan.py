@@ -77,6 +77,7 @@ def scan(
     *,
     folder: Path,
     measuring: bool,
+    part_size: int | None = None,
 ) -> Iterator[Scan]:
     """Open the images, check them, and embed them if needed, as for `measuring` R_q."""
     check_settings(settings)
@@ -144,6 +145,7 @@ def scan(
             progress=progress,
             folder=folder,
             device="cpu" if network is None else str(network.device),
+            part_size=part_size,
         )
         budget = parse_budget(settings.budget, images.original_bytes)
         yield Scan(pool, budget, select, skipped, start)

@@ -67,6 +67,7 @@ class Pool:
     progress: Progress = quiet
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     device: str = "cpu"  # where to compare features
+    part_size: int | None = None  # of memories in parts
 
     def rankings(self) -> list[Ranking]:
         """Ranked indices of the originals, by class."""
@@ -83,6 +84,7 @@ class Pool:
             accounting="file" if accounting == "file" else "packed",
             class_names=dict(enumerate(images.classes)),
             spool=self.folder,
+            part_size=self.part_size,
         )
         memory.notes = dict(self.notes)
         if images.scenes is not None:

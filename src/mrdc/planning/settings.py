@@ -101,5 +101,11 @@ class PackSettings(PlanSettings):
 
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("memory.mrdc")
     """Memory file to write."""
+    part_size: str | None = None
+    """Write a folder of memory files of at most this size, such as 1GB, and a manifest, instead of
+    one file. Other commands take the folder like a file; the budget is one for all parts."""
+    fade: bool = False
+    """When `add` or `rebudget` needs room, cut scans of all images, down to 5 of 10, before images
+    are dropped; for --codec jpeg-progressive."""
     force: bool = False
     """Replace the output if it exists."""

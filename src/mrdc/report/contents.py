@@ -70,7 +70,7 @@ class Contents:
         for label in list(self.names)[:: max(1, len(self.names) // SHOWN)][:SHOWN]:
             place = int(np.flatnonzero(self.labels == label)[0])
             with suppress(*GONE):
-                photo = self.originals[self.file.sources[place]]
+                photo = self.originals[self.file.names[place]]
                 strip = at_qualities(photo, self.pairs, self.embedder)
                 section.parts.append(Strip(f"{self.names[label]}: {photo.id}", strip))
         return section

@@ -68,7 +68,7 @@ class Planes:
     def compressed(self, pairs: Sequence[tuple[Codec, int]]) -> Figure:
         """Stored images at several qualities and their originals, in one plane."""
         known = {photo.id: photo for photos in self.photos.values() for photo in photos}
-        originals = [[known[self.file.sources[i]] for i in places] for places in self.places]
+        originals = [[known[self.file.names[i]] for i in places] for places in self.places]
         rows = [self._embedded(originals)]
         for codec, quality in pairs:
             rows.append(self._embedded([[at(p, codec, quality) for p in of] for of in originals]))

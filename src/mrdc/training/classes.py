@@ -1,7 +1,7 @@
 """Learn classes: a network and a method over a stream."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -427,7 +427,7 @@ class ClassLearner(Learner):
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def content_digest(photos: tuple[Photo, ...], threads: int | None) -> str:
+def content_digest(photos: Sequence[Photo], threads: int | None) -> str:
     """SHA-256 of the contents of photos, in their order."""
     found = hashlib.sha256()
     with workers(threads) as pool:

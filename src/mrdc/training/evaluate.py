@@ -33,9 +33,17 @@ class Views:
             yield from self._make(part) if isinstance(part, Examples) else part
 
     def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in batches(
-            examples, examples.labels, 128, self.size, False, seed=0, epoch=0, threads=self.threads
-        ):
+        made = batches(
+            examples.photos,
+            examples.labels,
+            batch_size=128,
+            size=self.size,
+            train=False,
+            seed=0,
+            epoch=0,
+            threads=self.threads,
+        )
+        for images, labels in made:
             yield images.to(self.device), labels.to(self.device)
 
 

@@ -12,12 +12,14 @@ from mrdc._utils.clock import Clock
 from mrdc._utils.errors import BudgetError, UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
+from mrdc.codec.jpeg_progressive import check_fade
 from mrdc.codec.scaled import scaled
 from mrdc.data.photo import Photo, loaded
 from mrdc.data.stream import Stream
 from mrdc.distributed.group import world
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.encode import Encoded
+from mrdc.memory.fade import mean_scans
 from mrdc.memory.replay import ReplayMemory
 from mrdc.methods.lesson import Substitutes
 from mrdc.nn.embed import Embedder, embed_together
@@ -256,13 +258,21 @@ class Exemplars:
             self.budget,
             *self.pair,
             accounting=self.settings.accounting,
+            fade=self.settings.fade,
             class_names=dict(enumerate(self.stream.classes)),
         )
 
     def summary(self, parameter_bytes: int = 0) -> dict[str, Any]:
         """Fields of `PhaseResult` about the memory."""
         held = self.memory
-        size = MemorySummary(held.nbytes, held.budget_bytes, len(held), parameter_bytes or None)
+        scans = held.scans()
+        size = MemorySummary(
+            held.nbytes,
+            held.budget_bytes,
+            len(held),
+            parameter_bytes or None,
+            mean_scans(scans) if scans else None,
+        )
         candidates = [candidate.to_json() for candidate in self.found.candidates]
         stored = {"codec": self.pair[0].name, "quality": self.pair[1]}
         return {**stored, "memory": size, "candidates": candidates}
@@ -279,6 +289,13 @@ def fixed_quality(memory: MemorySettings) -> Pair:
                 f"--memory.codec {codec.name}: has no qualities to choose from; {others} have"
             )
     search_space(memory)
+    if memory.fade:
+        check_fade(memory.codec, "--memory.fade")
+        if parse_budget(memory.budget, original_bytes=1.0).grows:
+            raise UsageError(
+                f"--memory.fade needs a fixed budget, such as '1000 originals' or 200MB: "
+                f"{memory.budget} grows with the classes"
+            )
     check_criterion(memory)
     if memory.quality in ("auto", "dynamic", ORIGINAL):
         return CODECS[ORIGINAL], None

@@ -90,6 +90,7 @@ class MemorySummary(Record):
     budget_bytes: int = 0
     items: int = 0
     parameter_bytes: int | None = None  # of parameters that the method adds to the network
+    scans: float | None = None  # mean of its images, for codec jpeg-progressive
 
 
 @dataclass(frozen=True, kw_only=True)

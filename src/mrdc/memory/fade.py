@@ -1,0 +1,133 @@
+"""Fading: a memory gives up scans of progressive JPEGs before it gives up images.
+
+A level is a number of scans above `LEAST_SCANS`. Scans are given up level by level: the last scan
+of all images goes before the one below it of any image. Within a level, images with lower ranks
+lose it first, and of equal ranks those of older classes. So images differ by one level at most,
+and the scans kept under a smaller budget are among those kept under a larger one: what is left
+does not depend on the steps that led there.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrdc.codec.jpeg import split
+from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, has_scans, scan_ends
+from mrdc.memory.budget import level
+from mrdc.memory.classes import ClassImages
+from mrdc.memory.encode import Encoded
+from mrdc.memory.names import IndexCost
+from mrdc.memory.rows import Rows
+
+TOP = SCANS - LEAST_SCANS  # the level of an image that was not cut
+GRAIN = 64  # steps between two levels, when a share is computed
+Sizes = NDArray[np.int64]  # (images, TOP + 1): bytes of each image of a class at each level
+
+
+def sizes_by_level(image: Encoded, charged: int) -> list[int]:
+    """Bytes charged for an image at each level, from what is charged for it as it is."""
+    if not image.can_fade:
+        return [charged] * (TOP + 1)
+    ends = scan_ends(image.stream)
+    kept = [ends[:scans][-1] for scans in range(LEAST_SCANS, SCANS + 1)]
+    return [charged - (ends[-1] - end) for end in kept]
+
+
+def sizes_of(images: ClassImages, entry: IndexCost | None) -> Sizes:
+    """Bytes charged for each image of a class at each level."""
+    pairs = zip(images.encoded(), images.costs(entry), strict=True)
+    return np.array([sizes_by_level(image, int(cost)) for image, cost in pairs], np.int64)
+
+
+def scan_counts(places: Iterable[Rows]) -> dict[int, int]:
+    """Number of images by their scans; images whose scans cannot be cut do not count."""
+    found = Counter[int]()
+    for rows in places:
+        if any(has_scans(encoding.codec) for encoding in rows.encoding_list):  # else read nothing
+            streams = (rows.stream(row) for row in range(len(rows)) if rows.has_scans(row))
+            found.update(len(scan_ends(stream)) for stream in streams)
+    return dict(sorted(found.items()))
+
+
+def mean_scans(counts: Mapping[int, int]) -> float:
+    """Mean scans of an image, from the number of images by their scans."""
+    return sum(scans * images for scans, images in counts.items()) / sum(counts.values())
+
+
+def faded(image: Encoded, to: int) -> Encoded:
+    """An image cut to a level; the same if it is not above."""
+    stream = image.stream
+    part = cut(stream, LEAST_SCANS + to) if image.can_fade else stream
+    if len(part) == len(stream):
+        return image
+    body = split(part)[1] if image.tables else part
+    return replace(image, body=body, digest=hashlib.sha256(part).digest())
+
+
+def fitting_levels(sizes: Sequence[Sizes], room: int) -> list[NDArray[np.int64]]:
+    """Level of each image, by class in order of arrival, with which all fit into `room` bytes.
+
+    All are at level 0 if they do not fit even so.
+    """
+    every = np.concatenate([np.zeros((0, TOP + 1), np.int64), *sizes])
+    base = int(np.searchsorted(every.sum(axis=0), room, side="right")) - 1
+    levels = np.full(len(every), max(base, 0))
+    if 0 <= base < TOP:
+        ranks = np.concatenate([np.arange(len(of_class)) for of_class in sizes])
+        age = np.repeat(-np.arange(len(sizes)), list(map(len, sizes)))
+        order = np.lexsort([age, ranks])
+        more = np.cumsum((every[:, base + 1] - every[:, base])[order])
+        spare = room - int(every[:, base].sum())
+        levels[order[: int(np.searchsorted(more, spare, side="right"))]] += 1
+    return np.split(levels, np.cumsum(list(map(len, sizes)))[:-1]) if sizes else []
+
+
+def between_levels(sizes: Sizes, at: float) -> NDArray[np.int64]:
+    """Bytes at a level that need not be whole: as if some images were at each of two levels."""
+    low, high = math.floor(at), math.ceil(at)
+    more: NDArray[np.int64] = np.ceil((sizes[:, high] - sizes[:, low]) * (at - low)).astype(
+        np.int64
+    )
+    return sizes[:, low] + more
+
+
+def common_level(held: Sequence[Sizes], room: int, new: int) -> float:
+    """The highest level at which the classes held need no more than an equal share of `room`.
+
+    The share counts `new` more classes, which take all of theirs. The result need not be whole;
+    it is 0 if classes must drop images.
+    """
+
+    def fits(step: int) -> bool:
+        costs = [between_levels(of_class, step / GRAIN) for of_class in held]
+        needs, firsts = [int(c.sum()) for c in costs], [int(c[0]) for c in costs]
+        share = level(room, [*needs, *[math.inf] * new], [*firsts, *[0] * new])
+        return all(need <= max(share, first) for need, first in zip(needs, firsts, strict=True))
+
+    low, high = 0, TOP * GRAIN
+    while low < high:
+        step = (low + high + 1) // 2
+        low, high = (step, high) if fits(step) else (low, step - 1)
+    return low / GRAIN
+
+
+def faded_costs(
+    held: Sequence[ClassImages], room: int, new: int, entry: IndexCost | None
+) -> tuple[list[NDArray[np.int64]], Callable[[Encoded], int]]:
+    """Bytes charged for images held, by class, and for an image of `new` classes.
+
+    All of them count at the level that leaves every class an equal share of `room`.
+    """
+    sizes = [sizes_of(images, entry) for images in held]
+    at = common_level(sizes, room, new)
+
+    def cost(image: Encoded) -> int:
+        row = np.array([sizes_by_level(image, image.cost(entry))])
+        return int(between_levels(row, at)[0])
+
+    return [between_levels(of_class, at) for of_class in sizes], cost
