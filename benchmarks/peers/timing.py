@@ -158,7 +158,8 @@ class Clock:
         seconds = time.perf_counter() - start
         self.passed += 1
         if number:
-            report(self.setup, phase, number, images, seconds, first_batch=waited, **self.facts)
+            facts = {"workers": self.setup.workers, "first_batch": waited, **self.facts}
+            report(self.setup, phase, number, images, seconds, **facts)
         if self.passed == PHASES * (self.setup.epochs + 1):
             raise DoneError
 
@@ -190,7 +191,6 @@ def report(setup: Setup, phase: int, epoch: int, images: int, seconds: float, **
         seconds=seconds,
         images_per_second=images / seconds,
         batch=setup.batch,
-        workers=setup.workers,
         classes=setup.classes,
         network="resnet18, 7x7 stem",
         tf32=torch.backends.cudnn.allow_tf32,
