@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -40,8 +40,16 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
-        **{name.lower(): version(name) for name in packages},
+        **{name.lower(): _version(name) for name in packages},
     }
+
+
+def _version(package: str) -> str | None:
+    """Version of a package, if it is installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _git(*command: str) -> str:
