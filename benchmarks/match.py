@@ -58,7 +58,7 @@ def training() -> Callable[[Feed], None]:
     net.head.grow(1)
     old = net.frozen()
     net.head.grow(1)
-    net.to(DEVICE, memory_format=torch.channels_last)
+    net.to(DEVICE).to(memory_format=torch.channels_last)
     settings = TrainSettings(epochs=1, batch_size=BATCH, lr=1e-3)
     settings = replace(settings, epochs=3) if CUDA else settings  # the first records a graph
 
