@@ -197,6 +197,8 @@ def test_recipes_on_the_papers_data_have_its_number(
         ({"order": "sorted"}, False),
         ({"network": "resnet18-narrow"}, False),
         ({"train": TrainSettings(epochs=1)}, False),
+        ({"train": TrainSettings(match=0.5)}, False),
+        ({"compress": 50}, False),
         ({"options": ("margin=0.1",)}, False),
         ({"memory": MemorySettings("10/class", "original")}, False),
         ({"memory": COMPRESSED}, False),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.threads import ordered, workers
+from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.detection.evaluate import NEEDS
 from mrdc.detection.learner import make_scene_method
@@ -82,7 +83,19 @@ def check_classes(settings: RunSettings) -> None:
             f"--memory.budget {settings.memory.budget}: counts phases of scenes, but this run "
             "learns classes; write 20/class, '2000 originals' or bytes"
         )
+    if settings.compress is not None:
+        check_compress(settings.compress, settings.memory.codec)
     make_architecture(settings, make_method(settings.method, settings.options))
+
+
+def check_compress(quality: int, codecs: Sequence[str]) -> None:
+    """Refuse a quality that the one codec does not have."""
+    if len(codecs) != 1:
+        raise UsageError(f"--compress {quality}: give one --memory.codec with it")
+    try:
+        CODECS.find(codecs[0]).check_quality(quality)
+    except UsageError as error:
+        raise UsageError(f"--compress {quality}: {error}") from None
 
 
 def check_scenes(settings: DetectSettings) -> None:

@@ -244,7 +244,7 @@ def published(name: str, settings: RunSettings, classes: Collection[str]) -> flo
 
 def in_protocol(settings: RunSettings, row: Any) -> bool:
     """Whether a run follows the protocol of a row, whatever quality was chosen and how."""
-    same = ("first", "order", "network", "train")
+    same = ("first", "order", "network", "compress", "train")
     ours, theirs = settings.memory, row.memory
     return (
         all(getattr(settings, name) == getattr(row, name) for name in same)

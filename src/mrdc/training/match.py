@@ -14,11 +14,11 @@ import numpy as np
 
 from mrdc._utils.seeds import named_seed
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.scaled import restored, stored_scale
+from mrdc.codec import Codec
 from mrdc.data.examples import Examples, Places
 from mrdc.data.photo import Photo
 from mrdc.distributed.group import world
-from mrdc.memory.encode import Arrival, Encoder
+from mrdc.memory.encode import as_stored
 from mrdc.memory.replay import ReplayMemory
 
 
@@ -75,20 +75,15 @@ def copies_of(
     if not (probability and len(places) and len(memory)) or memory.codec.name == "original":
         return None
     chosen = examples.pick(places.tolist())
-    photos = compressed(chosen.photos, Encoder(memory.codec, memory.quality, False), threads)
+    photos = compressed(chosen.photos, memory.codec, memory.quality, threads)
     return Copies(probability, places, Examples(photos, chosen.labels))
 
 
 def compressed(
-    photos: Sequence[Photo], encoder: Encoder, threads: int | None = None
+    photos: Sequence[Photo], codec: Codec, quality: int | None, threads: int | None = None
 ) -> tuple[Photo, ...]:
-    """Photos as a memory stores them, encoded in RAM; each process encodes its part."""
-
-    def encode(photo: Photo) -> tuple[bytes, float]:
-        stored = encoder(Arrival(photo))
-        return stored.body, stored_scale(stored.encoding.codec, stored.kept)
-
+    """Photos as a memory stores them; every process encodes a part, and all get all of them."""
+    encode = partial(as_stored, codec=codec, quality=quality)
     with workers(threads) as pool:
-        own = [made for _, made in ordered(pool, encode, world().part(photos))]
-    pairs = zip(photos, world().join(own), strict=True)
-    return tuple(Photo(photo.id, partial(restored, *made)) for photo, made in pairs)
+        own = [photo for _, photo in ordered(pool, encode, world().part(photos))]
+    return tuple(world().join(own))
