@@ -132,7 +132,8 @@ class SceneLearner(Learner):
         if self.exemplars is not None:
             memory, new = self.exemplars.memory, Examples(tuple(photos), (0,) * len(photos))
             everyone, match = np.arange(len(new)), self.settings.train.match
-            copies = copies_of(new, everyone, memory, match, self.settings.threads)
+            if match:
+                copies = copies_of(new, everyone, memory, match, self.settings.threads)
             held = memory.examples().photos
             photos += held
             boxes += [memory.boxes[photo.id] for photo in held]
