@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mrdc.methods import TPCIL as TPCIL
     from mrdc.methods import AANets as AANets
     from mrdc.methods import BiC as BiC
+    from mrdc.methods import Fidelity as Fidelity
     from mrdc.methods import Finetune as Finetune
     from mrdc.methods import ICaRL as ICaRL
     from mrdc.methods import Joint as Joint
@@ -95,8 +96,8 @@ _HOME = {
     "mrdc.memory.budget": "Budget parse_budget",
     "mrdc.memory.replay": "ReplayMemory",
     "mrdc.methods": (
-        "AANets BiC DDE Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method Mnemonics Needs "
-        "PODNet TPCIL Wrapper"
+        "AANets BiC DDE Fidelity Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method Mnemonics "
+        "Needs PODNet TPCIL Wrapper"
     ),
     "mrdc.nn.heads": "Head",
     "mrdc.nn.net": "Net Output",

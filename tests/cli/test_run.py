@@ -46,6 +46,8 @@ REFUSED = [
     ("--train.lr 1e308", "--train.lr must be above 0 and at most 1e+38"),
     ("--train.milestones 2 3", "--train.milestones must be fractions of the epochs"),
     ("--train.gamma -1", "--train.gamma likewise; got"),
+    ("--compress 0", "--compress 0: quality of codec jpeg must be a whole number from 1 to 100"),
+    ("--compress 5 --memory.codec jpeg webp", "--compress 5: give one --memory.codec with it"),
     ("--train.match 1.5", "--train.match must be at most 1, got 1.5"),
     ("--train.match -1", "--train.match must be 0 or more"),
     ("--train.match nan", "--train.match must be 0 or more"),

@@ -97,6 +97,7 @@ def test_unknown_values_are_not_zero(coco: Path, tmp_path: Path, cli: Cli) -> No
         ("--labelled 900", "want 1,800 labelled images, but there are 500"),
         ("--labelled 0", "--labelled must be 1 or more"),
         ("--train.steps 0", "--train.steps must be 1 or more"),
+        ("--train.match 2", "--train.match must be at most 1, got 2.0"),
         ("--train.momentum 1", "--train.momentum must be below 1"),
         ("--train.warmup inf", "--train.warmup must be 0 or more and finite, got inf"),
         ("--long 100", "--long must be 1080 or more, got 100"),

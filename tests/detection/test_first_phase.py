@@ -23,6 +23,7 @@ ARMS: list[dict[str, Any]] = [
     {"memory": ORIGINAL},
     {"memory": replace(SMALL.memory, quality="50")},
     {"replay": "joint"},
+    {"train": replace(SMALL.train, match=0.5)},
 ]
 
 

@@ -194,6 +194,23 @@ def test_labelled_images_of_a_step_depend_on_its_number_only() -> None:
         assert np.array_equal(shot.boxes.numpy(), found.boxes[place])
 
 
+def test_new_scenes_are_matched_to_the_memory() -> None:
+    """In the second phase: copies of its six scenes, with their boxes, and of no stored one."""
+    memory, train = replace(SMALL.memory, quality="10"), replace(SMALL.train, steps=40, match=0.5)
+    run = SceneRun(replace(SMALL, memory=memory, train=train))
+    assert run.learner._feed(0).copies is None
+    feed, count = run.learn(0).learner._feed(1), 6 + len(run.memory)
+    assert len(feed.boxes) == count and len(feed.labelled) == count + 6
+    looks: list[set[bytes]] = [set() for _ in range(count)]
+    for step in (step for chunk in range(40) for step in feed.epoch(3, 7, chunk)):
+        for shot, place in zip(*step[:2], strict=True):
+            assert np.array_equal(shot.boxes.numpy(), feed.boxes[place])
+            looks[place].add(shot.image.numpy().tobytes())
+    expected = [[place, count + place] if place < 6 else [place] for place in range(count)]
+    for found, indices in zip(looks, expected, strict=True):
+        assert found == {one.numpy().tobytes() for one in next(feed.labelled.groups([indices]))}
+
+
 def test_unlabelled_images_come_from_the_current_pool() -> None:
     """Nothing at first, then full batches of the images in it, again and again."""
     found = scenes(range(5))

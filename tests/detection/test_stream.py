@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrdc._utils.errors import DataError
+from mrdc.data.examples import Examples
 from mrdc.data.scenes import SceneSplits
 from mrdc.detection.feed import sampled
 from mrdc.detection.stream import make_scenes
+from mrdc.training.match import Copies
 from tests.scenes import scenes, splits
 
 
@@ -71,3 +74,15 @@ def test_every_image_comes_once_before_any_comes_again(count: int, batch: int, s
     row = [place for step in range(2 * count) for place in sampled(count, batch, step, seed)]
     for start in range(0, len(row) - count + 1, count):
         assert sorted(row[start : start + count]) == list(range(count))
+
+
+def test_copies_take_the_places_of_their_scenes() -> None:
+    """Some of them in every permutation, and others in the next."""
+    copies = Copies(0.5, np.arange(4), Examples())
+    steps = range(100)
+    row = [place for step in steps for place in sampled(7, 3, step, 1)]
+    seen = [place for step in steps for place in sampled(7, 3, step, 1, copies)]
+    assert [place - 7 if place > 6 else place for place in seen] == row
+    drawn = [place for place, other in zip(row, seen, strict=True) if place != other]
+    assert set(drawn) == {0, 1, 2, 3} and 50 < len(drawn) < 120
+    assert seen[:7] != seen[7:14]

@@ -279,7 +279,8 @@ def resumed() -> tuple[Any, Any]:
 def detected(name: str) -> dict[str, Any]:
     """The same of a detector."""
     setattr(mrdc.detection.learner, "build_detector", tiny_detector)  # noqa: B010
-    return outcome(SceneRun(small(name, options=SCENE_METHODS[name])))
+    settings = small(name, options=SCENE_METHODS[name])
+    return outcome(SceneRun(replace(settings, train=replace(settings.train, match=0.5))))
 
 
 def outcome(run: Phases) -> dict[str, Any]:

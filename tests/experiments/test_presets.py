@@ -69,6 +69,7 @@ SPECIFIED: dict[str, tuple[float, float, int, tuple[int, ...] | None]] = {
     "podnet-aanets": (0.05, 5e-4, 64, None),
     "lucir-dde": (0.1, 1e-4, 128, (30, 60)),
     "podnet-dde": (0.05, 5e-4, 64, None),
+    "lucir-fidelity": (0.1, 1e-4, 128, (30, 60)),
 }
 
 
@@ -197,6 +198,8 @@ def test_recipes_on_the_papers_data_have_its_number(
         ({"order": "sorted"}, False),
         ({"network": "resnet18-narrow"}, False),
         ({"train": TrainSettings(epochs=1)}, False),
+        ({"train": TrainSettings(match=0.5)}, False),
+        ({"compress": 50}, False),
         ({"options": ("margin=0.1",)}, False),
         ({"memory": MemorySettings("10/class", "original")}, False),
         ({"memory": COMPRESSED}, False),

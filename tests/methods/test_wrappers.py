@@ -10,7 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrdc.methods import DDE, LUCIR, AANets, BiC, Lesson, Method, PODNet, TrainSettings, Wrapper
+from mrdc.methods import (
+    DDE,
+    LUCIR,
+    AANets,
+    BiC,
+    Fidelity,
+    Lesson,
+    Method,
+    PODNet,
+    TrainSettings,
+    Wrapper,
+)
 from mrdc.methods.base import Needs
 from mrdc.nn.heads import Linear
 from mrdc.nn.net import Net, Output
@@ -34,6 +45,7 @@ PROPERTIES = {"needs", "first_phase"}
         (Wrapper, set()),
         (AANets, {"needs", "start_phase"}),
         (DDE, {"start_phase", "loss", "end_phase", "predict"}),
+        (Fidelity, {"start_phase", "loss"}),
     ],
 )
 def test_the_inner_method_handles_the_rest(kind: type[Wrapper], own: set[str]) -> None:

@@ -7,7 +7,7 @@ has one matrix for its rows and one for its columns.
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,11 @@ class Crops(NamedTuple):
     height: Floats
     width: Floats
     flip: NDArray[np.bool_]
+
+    def scaled(self, vertical: NDArray[Any], horizontal: NDArray[Any]) -> "Crops":
+        """The same parts of images with sides that are so many times as long."""
+        top, left, height, width, flip = self
+        return Crops(top * vertical, left * horizontal, height * vertical, width * horizontal, flip)
 
 
 def draw_crops(

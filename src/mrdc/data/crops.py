@@ -76,8 +76,22 @@ def crop_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, in
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def train_crop(image: Tensor, size: int, rng: np.random.Generator) -> Tensor:
-    """Training view: a random crop, resized, mirrored half of the time."""
-    top, left, height, width = crop_box(image.shape[1], image.shape[2], rng)
-    image = resize(image[:, top : top + height, left : left + width], size, size)
+def train_crop(
+    image: Tensor, size: int, rng: np.random.Generator, sides: tuple[int, int] | None = None
+) -> Tensor:
+    """Training view: a random crop, resized, mirrored half of the time.
+
+    With `sides`, the part that an image of that height and width would be cropped to.
+    """
+    height, width = image.shape[1:]
+    tall, wide = sides or (height, width)
+    top, left, h, w = crop_box(tall, wide, rng)
+    rows, columns = span(top, h, height / tall), span(left, w, width / wide)
+    image = resize(image[:, rows, columns], size, size)
     return image.flip(2) if rng.random() < 0.5 else image
+
+
+def span(start: int, length: int, scale: float) -> slice:
+    """Pixels from `start` on in an image that is `scale` times as long; at least one."""
+    first = int(start * scale)
+    return slice(first, max(first + 1, round((start + length) * scale)))

@@ -51,6 +51,7 @@ class Companions:
     `choose` maps the positions of a batch, and a generator, to the positions of its companions
     and to numbers that are passed to the loss with them. `cropped` companions are cropped at
     random like the batch (an image looks the same throughout an epoch), others as in evaluation.
+    With `copies` they are compressed copies where there are any, cropped like their originals.
     `match` is called before every epoch with its training views, batch by batch, in the order of
     the examples. With several processes, both see this one's part: of the batch, and of the views.
     """
@@ -59,3 +60,4 @@ class Companions:
     count: int  # companions that the network sees together with a batch; 0 for none
     cropped: bool
     match: Callable[[Iterator[Tensor]], None] | None = None
+    copies: bool = False

@@ -14,6 +14,7 @@ from mrdc.detection.album import Album
 from mrdc.detection.methods import Shot
 from mrdc.detection.settings import SceneSettings
 from mrdc.distributed.group import world
+from mrdc.training.match import Copies, shown
 
 CHUNKS = 100  # parts of a phase, after each of which it can be resumed
 
@@ -26,12 +27,13 @@ class SceneFeed:
     processes, this one gets its part of every batch.
     """
 
-    labelled: Album
+    labelled: Album  # followed by the copies
     boxes: Sequence[Boxes]  # of the labelled images, with labels
     unlabelled: Album
     pool: Callable[[int], Sequence[int]]
     settings: SceneSettings
     clock: Clock
+    copies: Copies | None = None  # of labelled images
     images: int = 0  # labelled images in the last chunk
 
     def __len__(self) -> int:
@@ -41,15 +43,19 @@ class SceneFeed:
         """Shots, their indices, the step, unlabelled images and their indices."""
         total, parts = self.settings.train.steps, chunks(self.settings)
         steps = range(epoch * total // parts, (epoch + 1) * total // parts)
-        known = [sampled(len(self.labelled), batch_size, step, seed) for step in steps]
+        count = len(self.boxes)
+        known, seen = (
+            [sampled(count, batch_size, step, seed, copies) for step in steps]
+            for copies in (None, self.copies)
+        )
         self.images = sum(map(len, known))
-        pool, count = self.pool(steps.start), self.settings.train.unlabelled_batch
+        pool, size = self.pool(steps.start), self.settings.train.unlabelled_batch
         unknown: list[list[int]] = [[] for _ in steps]
         if pool:
-            drawn = (sampled(len(pool), count, step, seed + 1) for step in steps)
+            drawn = (sampled(len(pool), size, step, seed + 1) for step in steps)
             unknown = [[pool[place] for place in places] for places in drawn]
-        known, unknown = ([*map(world().part, of)] for of in (known, unknown))
-        photos, scenes = self.unlabelled.groups(unknown), self.labelled.groups(known)
+        known, seen, unknown = ([*map(world().part, of)] for of in (known, seen, unknown))
+        photos, scenes = self.unlabelled.groups(unknown), self.labelled.groups(seen)
         for step, places, images, others, more in zip(
             steps, known, self._timed(scenes), unknown, self._timed(photos), strict=True
         ):
@@ -72,10 +78,17 @@ def chunks(settings: SceneSettings) -> int:
     return min(CHUNKS, settings.train.steps)
 
 
-def sampled(count: int, batch: int, step: int, seed: int) -> list[int]:
-    """Indices that a step sees: a slice of an endless sequence of permutations."""
+def sampled(
+    count: int, batch: int, step: int, seed: int, copies: Copies | None = None
+) -> list[int]:
+    """Indices that a step sees: a slice of an endless sequence of permutations.
+
+    With copies, some are the indices of copies, drawn for each permutation anew.
+    """
     first = step * batch
     rounds = range(first // count, (first + batch - 1) // count + 1)
-    row = np.concatenate([np.random.default_rng((seed, r)).permutation(count) for r in rounds])
+    orders = [np.random.default_rng((seed, r)).permutation(count) for r in rounds]
+    pairs = zip(rounds, orders, strict=True)
+    row = np.concatenate([shown(copies, count, seed, r)[order] for r, order in pairs])
     start = first - rounds.start * count
     return [int(place) for place in row[start : start + batch]]

@@ -14,6 +14,7 @@ from torchvision.models.detection import FasterRCNN
 from mrdc._utils.errors import CheckpointError
 from mrdc._utils.registry import lookup
 from mrdc._utils.seeds import named_seed
+from mrdc.data.examples import Examples
 from mrdc.detection.album import Album
 from mrdc.detection.detectors import build_detector, pooled_features
 from mrdc.detection.evaluate import average_precision, detect, label_quality
@@ -30,7 +31,7 @@ from mrdc.planning.volume import gram
 from mrdc.training.classes import content_digest
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.fit import Epoch, Stop, fit
-from mrdc.training.match import unmatched
+from mrdc.training.match import copies_of, unmatched
 from mrdc.training.phases import Learner, Phases, Session
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
@@ -121,24 +122,29 @@ class SceneLearner(Learner):
         task = Task(self.feed.unlabelled, train.steps, train.batch_size)
         self.method.start_phase(self.model, task)
         world().agree(self.model.state_dict().values())
-        return {"train_images": len(self.feed.labelled)}
+        return {"train_images": len(self.feed.boxes)}
 
     def _feed(self, phase: int) -> SceneFeed:
         """Labelled scenes of the phase with everything replayed, and its unlabelled images."""
         stream = self.stream
         scenes = stream.seen(phase) if self.settings.replay == "joint" else stream.fresh(phase)
-        photos, boxes = list(scenes.photos), list(scenes.boxes)
+        photos, boxes, copies = list(scenes.photos), list(scenes.boxes), None
         if self.exemplars is not None:
-            memory = self.exemplars.memory
+            memory, new = self.exemplars.memory, Examples(tuple(photos), (0,) * len(photos))
+            everyone, match = np.arange(len(new)), self.settings.train.match
+            if match:
+                copies = copies_of(new, everyone, memory, match, self.settings.threads)
             held = memory.examples().photos
             photos += held
             boxes += [memory.boxes[photo.id] for photo in held]
+        if copies is not None:
+            photos += copies.examples.photos
         labelled, unlabelled = (
             Album(images, self.device, self.settings.threads)
             for images in (photos, stream.unlabelled[phase])
         )
-        pool = partial(self.method.pool, self.model)
-        return SceneFeed(labelled, boxes, unlabelled, pool, self.settings, self.session.clock)
+        pool, clock = partial(self.method.pool, self.model), self.session.clock
+        return SceneFeed(labelled, boxes, unlabelled, pool, self.settings, clock, copies)
 
     def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
         settings, train, phase = self.settings, self.settings.train, self.session.phase

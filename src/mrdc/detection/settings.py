@@ -27,6 +27,9 @@ class StepSettings:
     """Labelled images per step."""
     unlabelled_batch: int = 16
     """Unlabelled images per step."""
+    match: float = 0.0
+    """Chance that a new labelled scene is shown as the memory would store it, drawn anew whenever
+    it is seen."""
 
 
 STEPS = StepSettings()

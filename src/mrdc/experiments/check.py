@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.threads import ordered, workers
+from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.detection.evaluate import NEEDS
 from mrdc.detection.learner import make_scene_method
@@ -32,11 +33,14 @@ def check(settings: AnySettings) -> None:
         ("--train.batch-size", settings.train.batch_size, 1),
         ("--train.momentum", settings.train.momentum, 0),
         ("--train.weight-decay", settings.train.weight_decay, 0),
+        ("--train.match", settings.train.match, 0),
         ("--seed", settings.seed, 0),
         ("--threads", settings.threads, 1),
     )
     if settings.train.momentum >= 1:
         raise UsageError(f"--train.momentum must be below 1, got {settings.train.momentum}")
+    if settings.train.match > 1:
+        raise UsageError(f"--train.match must be at most 1, got {settings.train.match}")
     if not 0 < settings.train.lr <= MOST_LR:
         raise UsageError(
             f"--train.lr must be above 0 and at most {MOST_LR:g}, got {settings.train.lr}"
@@ -60,7 +64,6 @@ def check_classes(settings: RunSettings) -> None:
         ("--train.epochs", train.epochs, 1),
         ("--train.batch-size", train.batch_size, 2),
         ("--train.brightness", train.brightness, 0),
-        ("--train.match", train.match, 0),
         ("--size", settings.size, 16),
     )
     if not (all(0 < part <= 1 for part in train.milestones) and 0 < train.gamma <= 1):
@@ -68,9 +71,8 @@ def check_classes(settings: RunSettings) -> None:
             "--train.milestones must be fractions of the epochs, above 0 and up to 1, and "
             f"--train.gamma likewise; got {' '.join(map(str, train.milestones))} and {train.gamma}"
         )
-    for flag, share in (("brightness", train.brightness), ("match", train.match)):
-        if share > 1:
-            raise UsageError(f"--train.{flag} must be at most 1, got {share}")
+    if train.brightness > 1:
+        raise UsageError(f"--train.brightness must be at most 1, got {train.brightness}")
     device = pick_device(settings.device).type
     if settings.resident == "gpu" and device != "cuda":
         raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")
@@ -81,7 +83,19 @@ def check_classes(settings: RunSettings) -> None:
             f"--memory.budget {settings.memory.budget}: counts phases of scenes, but this run "
             "learns classes; write 20/class, '2000 originals' or bytes"
         )
+    if settings.compress is not None:
+        check_compress(settings.compress, settings.memory.codec)
     make_architecture(settings, make_method(settings.method, settings.options))
+
+
+def check_compress(quality: int, codecs: Sequence[str]) -> None:
+    """Refuse a quality that the one codec does not have."""
+    if len(codecs) != 1:
+        raise UsageError(f"--compress {quality}: give one --memory.codec with it")
+    try:
+        CODECS.find(codecs[0]).check_quality(quality)
+    except UsageError as error:
+        raise UsageError(f"--compress {quality}: {error}") from None
 
 
 def check_scenes(settings: DetectSettings) -> None:

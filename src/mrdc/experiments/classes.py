@@ -2,13 +2,18 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from mrdc._utils.errors import ImageError
+from mrdc.codec import CODECS, Codec
+from mrdc.codec.image import Pixels
+from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream, open_stream
 from mrdc.data.textures import SIDE
 from mrdc.experiments.check import Checked, Listener, check_photos
 from mrdc.experiments.presets import published
 from mrdc.experiments.settings import built_in
+from mrdc.memory.encode import as_stored
 from mrdc.methods.options import make_method
 from mrdc.training.classes import extra_bytes, learn_classes, make_architecture, make_exemplars
 from mrdc.training.results import RunResult
@@ -55,19 +60,40 @@ class ClassExperiment:
     def _check_budget(self) -> None:
         """Refuse a budget that is too small for one image of every class."""
         added = extra_bytes(make_architecture(self.settings, self.method), self.method)
-        exemplars = make_exemplars(self.settings, self.stream, self.method, added)
+        stream = compressed(self.stream, self.settings)
+        exemplars = make_exemplars(self.settings, stream, self.method, added)
         if exemplars is not None:
             exemplars.check()
 
     def learn(self, keeper: Keeper) -> RunResult:
         settings = self.settings
-        result = learn_classes(self.method, self.stream, settings, keeper=keeper)
+        stream = compressed(self.stream, settings)
+        result = learn_classes(self.method, stream, settings, keeper=keeper)
         return replace(
             result,
             order=settings.order,
             synthetic=built_in(settings.data),
             paper=published(self.name, settings, self.stream.train.classes),
         )
+
+
+def compressed(stream: Stream, settings: RunSettings) -> Stream:
+    """The stream with the training images that `--compress` asks for, encoded when they are read.
+
+    Sizes stay those of the source files, so that budgets in originals do not change.
+    """
+    if settings.compress is None:
+        return stream
+    load = partial(_load, CODECS.find(settings.memory.codec[0]), settings.compress)
+    photos = tuple(
+        [photo._replace(load=partial(load, photo)) for photo in of_class]
+        for of_class in stream.train.photos
+    )
+    return replace(stream, train=replace(stream.train, photos=photos))
+
+
+def _load(codec: Codec, quality: int, photo: Photo) -> bytes | Pixels:
+    return as_stored(photo, codec, quality).load()
 
 
 def usual_size(data: str) -> int:

@@ -36,6 +36,7 @@ TRAINING: dict[str, TrainSettings] = {
     "podnet-aanets": PODNET,
     "lucir-dde": TrainSettings(),
     "podnet-dde": PODNET,
+    "lucir-fidelity": TrainSettings(),
 }
 WITHOUT_MEMORY = ("finetune", "joint")
 COLUMNS = ("cub-5", "cub-10", "cub-25", "sub-5", "sub-10", "sub-25", "full-5", "full-10")
@@ -244,7 +245,7 @@ def published(name: str, settings: RunSettings, classes: Collection[str]) -> flo
 
 def in_protocol(settings: RunSettings, row: Any) -> bool:
     """Whether a run follows the protocol of a row, whatever quality was chosen and how."""
-    same = ("first", "order", "network", "train")
+    same = ("first", "order", "network", "compress", "train")
     ours, theirs = settings.memory, row.memory
     return (
         all(getattr(settings, name) == getattr(row, name) for name in same)

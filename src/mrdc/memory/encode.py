@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from mrdc._utils.errors import ImageError
 from mrdc.codec import Codec
 from mrdc.codec.jpeg import join, split
 from mrdc.codec.jpeg_progressive import has_scans, seal
+from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.photo import Photo, to_pixels
 from mrdc.memory.names import IndexCost
 
@@ -132,3 +133,9 @@ class Encoder:
             return image
         header, body = split(image.body)
         return replace(image, body=body, tables=self.tables) if header == self.tables else image
+
+
+def as_stored(photo: Photo, codec: Codec, quality: int | None) -> Photo:
+    """A photo as training sees it once a memory has stored it; encoded now, and held in RAM."""
+    stored = Encoder(codec, quality, packed=False)(Arrival(photo))
+    return Photo(photo.id, partial(restored, stored.body, stored_scale(codec.name, stored.kept)))

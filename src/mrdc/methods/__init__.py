@@ -9,6 +9,7 @@ from mrdc.methods.base import Needs as Needs
 from mrdc.methods.base import Wrapper as Wrapper
 from mrdc.methods.bic import BiC as BiC
 from mrdc.methods.dde import DDE as DDE
+from mrdc.methods.fidelity import Fidelity as Fidelity
 from mrdc.methods.finetune import Finetune as Finetune
 from mrdc.methods.finetune import Joint as Joint
 from mrdc.methods.icarl import ICaRL as ICaRL
@@ -37,5 +38,6 @@ METHODS: Registry[Callable[[], Method]] = Registry(
         "podnet-aanets": lambda: AANets(PODNet()),
         "lucir-dde": lambda: DDE(LUCIR(base=5.0)),
         "podnet-dde": lambda: DDE(PODNet()),
+        "lucir-fidelity": lambda: Fidelity(LUCIR()),
     },
 )

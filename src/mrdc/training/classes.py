@@ -299,12 +299,14 @@ class ClassLearner(Learner):
     def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
         lesson = self.lesson
         assert lesson is not None
-        copies = self._copies(lesson)
+        copies, companions = self._copies(lesson), lesson.companions
+        if companions is not None and companions.copies and copies is None:
+            companions = None  # nothing is compressed, so there are no pairs
         with self._compiled(lesson):
             self.fit(
                 lesson.train,
                 lesson.training,
-                companions=lesson.companions,
+                companions=companions,
                 copies=copies,
                 resume=resume,
                 on_epoch=on_epoch,
@@ -312,12 +314,13 @@ class ClassLearner(Learner):
 
     def _copies(self, lesson: Lesson) -> Copies | None:
         """Copies of new images, as the memory has stored those of the last phase."""
-        if self.exemplars is None:
+        match, paired = lesson.training.match, lesson.companions and lesson.companions.copies
+        if self.exemplars is None or not (match or paired):
             return None
         new = np.flatnonzero(np.array(lesson.train.labels) >= lesson.old)
-        memory, match = self.exemplars.memory, lesson.training.match
         with self.session.clock.part("encode"):
-            return copies_of(lesson.train, new, memory, match, self.settings.threads)
+            memory, threads = self.exemplars.memory, self.settings.threads
+            return copies_of(lesson.train, new, memory, match, threads)
 
     def finish(self) -> None:
         lesson, session = self.lesson, self.session

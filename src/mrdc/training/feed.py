@@ -18,12 +18,12 @@ from torch import Tensor
 from mrdc._utils.errors import TrainingError
 from mrdc._utils.ranks import local_ranks
 from mrdc._utils.threads import ordered, workers
-from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_crops
+from mrdc.data.batch_crops import Crops, centre_crops, compiled_crop, crop_batch, draw_crops
 from mrdc.data.crops import centre_crop, resize, train_crop
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.data.loader import Images, grouped
 from mrdc.distributed.group import world
-from mrdc.training.match import Copies, shown, with_copies
+from mrdc.training.match import Copies, beside, shown, with_copies
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
 SHARE = 0.4  # of free memory that decoded images may take
@@ -93,31 +93,40 @@ class HostFeed:
         rng.shuffle(order)
         batches = own_parts(in_batches(order, batch_size))
 
-        def view(job: tuple[int, bool]) -> Tensor:
-            index, cropped = job
-            image = self.images[int(places[index])][0]
+        def view(job: tuple[int, int, bool]) -> Tensor:
+            index, place, cropped = job
+            image, own = self.images[place][0], int(places[index])
             if not cropped:
                 return centre_crop(image, self.size)
-            return train_crop(image, self.size, np.random.default_rng((seed, epoch, index)))
+            like = image if place == own else self.images[own][0]
+            rng = np.random.default_rng((seed, epoch, index))
+            return train_crop(image, self.size, rng, (like.shape[1], like.shape[2]))
 
         if self.companions is not None and self.companions.match is not None:
             own = world().part(np.arange(len(self)))
             parts = np.array_split(own, len(in_batches(own, batch_size)))
-            everything = [[(i, True) for i in part.tolist()] for part in parts]
+            everything = [jobs(part, places) for part in parts]
             made = grouped(view, everything, self.threads)
             self.companions.match(views.to(self.device) for views in made)
         companions, told = chosen(self.companions, batches, rng)
         cropped = self.companions is None or self.companions.cropped
-        jobs = [
-            [*((i, True) for i in batch.tolist()), *((i, cropped) for i in more.tolist())]
+        others = beside(self.companions, self.copies, places)
+        wanted = [
+            [*jobs(batch, places), *jobs(more, others, cropped)]
             for batch, more in zip(batches, companions, strict=True)
         ]
-        labels, made = torch.tensor(self.labels), grouped(view, jobs, self.threads)
+        labels, made = torch.tensor(self.labels), grouped(view, wanted, self.threads)
         for batch, numbers, views in zip(batches, told, made, strict=True):
             sizes = [len(batch), len(views) - len(batch)]
             x, more = torch.split(views.to(self.device), sizes)
             y, which = (v.to(self.device) for v in (labels[batch], torch.from_numpy(numbers)))
             yield (x, y) if self.companions is None else (x, y, more, which)
+
+
+def jobs(indices: Places, places: Places, cropped: bool = True) -> list[tuple[int, int, bool]]:
+    """Views to make: which example, where its image is, and whether to crop it at random."""
+    pairs = zip(indices.tolist(), places[indices].tolist(), strict=True)
+    return [(index, place, cropped) for index, place in pairs]
 
 
 @dataclass
@@ -193,34 +202,40 @@ class GpuFeed:
         rng = np.random.default_rng((seed, epoch))
         places = shown(self.copies, len(self), seed, epoch)
         height, width = self.sides[places].T
-        self.places = self._send(places)
-        crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
+        crops = draw_crops(height, width, rng)
+        looks = self._looks(crops, places)
         batches = own_parts(in_batches(rng.permutation(len(self)), batch_size))
         if self.companions is not None and self.companions.match is not None:
             own = torch.arange(*world().span(len(self)), device=self.labels.device)
             parts = torch.split(own, batch_size)
-            self.companions.match(self._views(crops, part, batch_size) for part in parts)
+            self.companions.match(self._views(looks, part, batch_size) for part in parts)
         companions, told = chosen(self.companions, batches, rng)
-        others = crops
+        others, where = looks, beside(self.companions, self.copies, places)
+        tall, wide = self.sides[where].T
         if self.companions is not None and not self.companions.cropped:
-            centres = np.stack(centre_crops(height, width, self.size))
-            others = self._send(centres.astype(np.float32))
+            others = self._looks(centre_crops(tall, wide, self.size), where)
+        elif where is not places:
+            others = self._looks(crops.scaled(tall / height, wide / width), where)
         sent = (  # each in one transfer
             torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
             for groups in (batches, companions, told)
         )
         for index, more, numbers in zip(*sent, strict=True):
-            x, y = self._views(crops, index, batch_size), self.labels[index]
+            x, y = self._views(looks, index, batch_size), self.labels[index]
             if self.companions is None:
                 yield x, y
             else:
                 yield x, y, self._views(others, more, batch_size), numbers
 
-    def _views(self, crops: Tensor, index: Tensor, batch_size: int) -> Tensor:
-        """Crops of these images, one batch size at a time."""
-        views = []
+    def _looks(self, crops: Crops, places: Places) -> tuple[Tensor, Tensor]:
+        """How to crop the image of each example, and where it is, on the GPU."""
+        return self._send(np.stack(crops).astype(np.float32)), self._send(places)
+
+    def _views(self, looks: tuple[Tensor, Tensor], index: Tensor, batch_size: int) -> Tensor:
+        """Crops of these examples, one batch size at a time."""
+        (crops, places), views = looks, []
         for part in torch.split(index, batch_size):
-            images = self.images.index_select(0, self.places[part]).permute(0, 2, 1, 3)
+            images = self.images.index_select(0, places[part]).permute(0, 2, 1, 3)
             compiled = self.compiled and len(part) == batch_size
             crop = compiled_crop() if compiled else crop_batch
             views.append(crop(images, crops[:, part], self.size))

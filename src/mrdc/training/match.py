@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mrdc._utils.seeds import named_seed
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.scaled import restored, stored_scale
-from mrdc.data.examples import Examples, Places
+from mrdc.codec import Codec
+from mrdc.data.examples import Companions, Examples, Places
 from mrdc.data.photo import Photo
 from mrdc.distributed.group import world
-from mrdc.memory.encode import Arrival, Encoder
+from mrdc.memory.encode import as_stored
 from mrdc.memory.replay import ReplayMemory
 
 
@@ -40,7 +41,13 @@ class Copies:
         without copies, and a copy shown with some probability is also shown with any higher one.
         """
         rng = np.random.default_rng((named_seed(seed, "match"), epoch))
-        drawn = rng.random(count)[self.places] < self.probability
+        return self._found(count, rng.random(count)[self.places] < self.probability)
+
+    def all(self, count: int) -> Places:
+        """Where the copy of each of `count` examples is; its own place if it has none."""
+        return self._found(count, np.ones(len(self.places), bool))
+
+    def _found(self, count: int, drawn: NDArray[np.bool_]) -> Places:
         found = np.arange(count)
         found[self.places[drawn]] = count + np.flatnonzero(drawn)
         return found
@@ -49,6 +56,13 @@ class Copies:
 def shown(copies: Copies | None, count: int, seed: int, epoch: int) -> Places:
     """`Copies.shown`; without copies, every example at its own place."""
     return np.arange(count) if copies is None else copies.shown(count, seed, epoch)
+
+
+def beside(companions: Companions | None, copies: Copies | None, places: Places) -> Places:
+    """Where the image of each example is when it is a companion, from where it is in a batch."""
+    if companions is None or not companions.copies or copies is None:
+        return places
+    return copies.all(len(places))
 
 
 def unmatched(train: Any) -> dict[str, Any]:
@@ -72,23 +86,18 @@ def copies_of(
 
     None if no example would change: nothing is stored yet, or it is stored as it is.
     """
-    if not (probability and len(places) and len(memory)) or memory.codec.name == "original":
+    if not (len(places) and len(memory)) or memory.codec.name == "original":
         return None
     chosen = examples.pick(places.tolist())
-    photos = compressed(chosen.photos, Encoder(memory.codec, memory.quality, False), threads)
+    photos = compressed(chosen.photos, memory.codec, memory.quality, threads)
     return Copies(probability, places, Examples(photos, chosen.labels))
 
 
 def compressed(
-    photos: Sequence[Photo], encoder: Encoder, threads: int | None = None
+    photos: Sequence[Photo], codec: Codec, quality: int | None, threads: int | None = None
 ) -> tuple[Photo, ...]:
-    """Photos as a memory stores them, encoded in RAM; each process encodes its part."""
-
-    def encode(photo: Photo) -> tuple[bytes, float]:
-        stored = encoder(Arrival(photo))
-        return stored.body, stored_scale(stored.encoding.codec, stored.kept)
-
+    """Photos as a memory stores them; every process encodes a part, and all get all of them."""
+    encode = partial(as_stored, codec=codec, quality=quality)
     with workers(threads) as pool:
-        own = [made for _, made in ordered(pool, encode, world().part(photos))]
-    pairs = zip(photos, world().join(own), strict=True)
-    return tuple(Photo(photo.id, partial(restored, *made)) for photo, made in pairs)
+        own = [photo for _, photo in ordered(pool, encode, world().part(photos))]
+    return tuple(world().join(own))

@@ -83,6 +83,10 @@ class StreamSettings:
     """CSV of class,superclass for the orders similar and dissimilar."""
     holdout: float = 0.2
     """Share of images set aside for testing if the data has no test images."""
+    compress: int | None = None
+    """Compress all training images of all phases to this quality of --memory.codec first. With
+    --memory.quality original they are stored as they are then; budgets still count originals as
+    they were. A baseline to compare --train.match with."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
     """Settings of the method, such as margin=0.4."""
 
