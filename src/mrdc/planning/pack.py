@@ -11,7 +11,7 @@ import numpy as np
 from mrdc.memory.edit import check_output
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
-from mrdc.planning.scan import Scan, check_settings, scan
+from mrdc.planning.scan import Scan, check_settings, engine, scan
 from mrdc.planning.search import Progress, compress_all, quiet, search, search_space
 from mrdc.planning.settings import PackSettings
 
@@ -105,7 +105,8 @@ def run_pack(
     space = search_space(settings)
     searching = len(space) > 1
     plan: Plan | None = None
-    with scan(settings, progress, embedder, folder=path.parent, measuring=searching) as seen:
+    scanned = scan(settings, progress, embedder, folder=path.parent, measuring=searching)
+    with engine(settings), scanned as seen:
         if searching:
             found = search(seen.pool, seen.budget, settings, exact=settings.exact)
             plan = make_plan(settings, seen, found)
