@@ -48,7 +48,7 @@ class Backwards:
         self.done += len(made)
         if self.broken:
             made[0][0] = ImageError(self.broken)
-        return reversed(made)
+        yield from reversed(made)
 
     def share(self, value: T) -> Callable[[], T]:
         return lambda: value
@@ -122,7 +122,7 @@ def test_plans_and_packs_are_those_of_threads(
 ) -> None:
     """Byte for byte, bad files included."""
     (photos / "class1" / "99.jpg").write_bytes(b"text")
-    given = {"qualities": (75, 10), "skip_bad": True, "cache": False} | options
+    given: dict[str, Any] = {"qualities": (75, 10), "skip_bad": True, "cache": False} | options
     settings = PackSettings(photos, "3/class", output=tmp_path / "a", **given)
 
     def made() -> tuple[bytes, list[str], dict[str, Any]]:

@@ -11,6 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def cluster() -> Iterator[str]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     there = ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     signal.signal(signal.SIGTERM, before)
-    yield there["gcs_address"]
+    yield there.address_info["gcs_address"]
     ray.shutdown()
 
 
@@ -109,13 +110,9 @@ def test_addresses_without_a_cluster(
     """Are refused within a bounded time, also if something else listens there."""
     monkeypatch.setattr(ray_engine, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        here = "%s:%d" % server.getsockname()
+        here = "127.0.0.1:{1}".format(*server.getsockname())
         if address == "web":
-            server.listen()
-            reply = partial(_answer, server)
-            from threading import Thread
-
-            Thread(target=reply, daemon=True).start()
+            Thread(target=_answer, args=(server,), daemon=True).start()
         where = here if address in ("silent", "web") else address
         with pytest.raises(UsageError, match=f"--address {where}: {message}"):
             run_plan(PackSettings(photos, "3/class", engine="ray", address=where))
@@ -326,8 +323,7 @@ def test_a_driver_that_is_killed(
     photos: Path, tmp_path: Path, small: None, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loses no features: the same command computes the others only."""
-    threads, by_ray = both(photos, tmp_path)
-    expected = made(threads)
+    expected = made(both(photos, tmp_path)[0])
     command = [sys.executable, "-c", DRIVER, str(photos), str(tmp_path), cluster]
     root = Path(__file__).parents[2]
     killed = subprocess.run(command, cwd=root, check=False)
@@ -343,10 +339,7 @@ def test_a_driver_that_is_killed(
         put(self, digest, row)
 
     monkeypatch.setattr(FeatureCache, "put", counting)
-    packed = run_pack(
-        both(photos, tmp_path, cache=True)[1],
-        embedder=STEADY,
-    )
+    packed = run_pack(both(photos, tmp_path, cache=True)[1], embedder=STEADY)
     assert packed.path.read_bytes() == expected[0]
     originals = {photo.digest() for photo in packed.seen.images.all_photos}
     assert len(originals & {*puts}) == len(originals) - 10

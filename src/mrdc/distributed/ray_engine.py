@@ -67,8 +67,8 @@ def ray_engine(address: str | None, workers: int | None) -> Iterator[None]:
     except ray.exceptions.RayTaskError:  # a fault in a function, not of Ray
         raise
     except ray.exceptions.RayError as error:
-        last = str(error).strip().splitlines()[-1]
-        raise RanksError(f"Ray has failed ({last}): run the same command to resume") from error
+        line = str(error).strip().partition("\n")[0]
+        raise RanksError(f"Ray has failed ({line}): run the same command to resume") from error
     finally:
         if not connected:
             ray.shutdown()

@@ -1,10 +1,10 @@
 """Shrink large images before anything else, as if the source had been resized."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -65,7 +65,8 @@ def shrink_all(
     )
 
 
-class _Spooled(NamedTuple):
+@dataclass(frozen=True)
+class _Spooled:
     """Reads a file from a spool; other processes get the file itself."""
 
     spool: Spool
