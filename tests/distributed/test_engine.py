@@ -14,7 +14,7 @@ from mrdc.data.photo import Photo
 from mrdc.nn.embed import Embedder, embed
 from mrdc.nn.feature_cache import FeatureCache
 from mrdc.planning.pack import run_pack
-from mrdc.planning.plan import run_plan
+from mrdc.planning.plan import plan, run_plan
 from mrdc.planning.settings import PackSettings
 from tests.conftest import jpeg, project
 
@@ -143,3 +143,5 @@ def test_plans_and_packs_are_those_of_threads(
 def test_an_address_is_for_ray(photos: Path) -> None:
     with pytest.raises(UsageError, match="--address is that of a Ray cluster: pass --engine ray"):
         run_plan(PackSettings(photos, "3/class", address="here:6379"))
+    with pytest.raises(UsageError, match="--engine must be threads or ray, got 'spark'"):
+        plan(photos, "3/class", engine="spark")  # type: ignore[arg-type]

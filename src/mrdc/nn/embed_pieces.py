@@ -132,21 +132,21 @@ def _embedded(photos: Sequence[Photo], embedder: "Embedder", known: Known) -> li
     from mrdc.nn.embed import embed
 
     found: list[Seen] = []
-    new: dict[int, Photo] = {}  # by place
+    new: dict[int, tuple[bytes, Photo]] = {}  # digests and photos by place
     for place, photo in enumerate(photos):
         try:
             data = photo.load()
         except ImageError as error:
             found.append(error)
             continue
-        found.append((digest(data), None))
-        if not _is_known(digest(data), known):
-            new[place] = loaded_photo(photo.id, data)
+        key = digest(data)
+        found.append((key, None))
+        if not _is_known(key, known):
+            new[place] = key, loaded_photo(photo.id, data)
     errors: list[ImageError] = []
-    rows, good = embed([*new.values()], embedder, threads=1, skip=errors.append)
+    rows, good = embed([one for _, one in new.values()], embedder, threads=1, skip=errors.append)
     done, bad = dict(zip(good, rows, strict=True)), iter(errors)
-    for number, place in enumerate(new):
-        key = digest(new[place].load())
+    for number, (place, (key, _)) in enumerate(new.items()):
         found[place] = (key, done[number]) if number in done else next(bad)
     return found
 
