@@ -76,6 +76,8 @@ def test_the_cache_spares_the_network(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sum(seen) == 7
     assert torch.equal(third, first)
     monkeypatch.setattr("mrdc.nn.feature_cache.CACHE_BYTES", 3 * 4 * 48)
+    assert len(again.known()) == 7
+    again.trim()
     again.close()
     cache = FeatureCache(tmp_path, "test")
     assert cache._db.execute("SELECT count(*) FROM features").fetchone()[0] == 3

@@ -1,17 +1,59 @@
-"""Run jobs in threads, with results in order."""
+"""Run jobs in threads, or where an engine runs them, with results in order."""
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import NoReturn, Protocol, TypeVar
 
+from mrdc._utils.errors import DataError, ImageError, MrdcError
 from mrdc._utils.ranks import local_ranks
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 MOST = 8  # threads by default: more would wait for the interpreter
+
+
+class Engine(Protocol):
+    """Processes, perhaps on other machines, that many jobs can be spread over."""
+
+    least: int  # fewer jobs than this are not worth sending
+
+    def pieces(self, jobs: Sequence[S]) -> list[Sequence[S]]:
+        """Jobs in pieces of a size that is worth sending."""
+
+    def map(
+        self, function: Callable[[S], T], pieces: Sequence[S], gpu: bool = False
+    ) -> Iterator[T]:
+        """Results in the order of the pieces; these and the function must be picklable."""
+
+    def share(self, value: T) -> Callable[[], T]:
+        """A picklable function that returns a value, which each process gets once."""
+
+    def sends(self, job: object) -> bool:
+        """Whether a job is picklable."""
+
+
+_ENGINE: ContextVar[Engine | None] = ContextVar("engine", default=None)
+
+
+def engine() -> Engine | None:
+    """The engine in use; None for threads of this process."""
+    return _ENGINE.get()
+
+
+@contextmanager
+def using(engine: Engine) -> Iterator[None]:
+    """Let an engine run the jobs of `ordered`."""
+    token = _ENGINE.set(engine)
+    try:
+        yield
+    finally:
+        _ENGINE.reset(token)
 
 
 def workers(threads: int | None) -> ThreadPoolExecutor:
@@ -25,8 +67,13 @@ def ordered(
 ) -> Iterator[tuple[S, T]]:
     """Each job with its result, in order, with about `window` jobs in flight.
 
-    Many small jobs are submitted in groups, which costs less.
+    Many small jobs are submitted in groups, which costs less. An engine in use runs them instead,
+    if they are many.
     """
+    others = engine()
+    if others is not None and len(jobs) >= others.least:
+        yield from _spread(others, function, jobs)
+        return
     size = max(1, min(16, len(jobs) // window))
     groups = (jobs[start : start + size] for start in range(0, len(jobs), size))
     pending: deque[tuple[Sequence[S], Future[list[T]]]] = deque()
@@ -42,3 +89,28 @@ def ordered(
     finally:
         for _, future in pending:
             future.cancel()
+
+
+def _spread(others: Engine, function: Callable[[S], T], jobs: Sequence[S]) -> Iterator[tuple[S, T]]:
+    """Each job with its result, by an engine; an image that fails there must fail here, too."""
+    pieces = others.pieces(jobs)
+    for piece, found in zip(pieces, others.map(partial(_each, function), pieces), strict=True):
+        for job, result in zip(piece, found, strict=True):
+            if isinstance(result, ImageError):
+                here = function(job)
+                yield job, here if isinstance(here, ImageError) else only_there(result)
+            else:
+                yield job, result
+
+
+def _each(function: Callable[[S], T], jobs: Sequence[S]) -> list[T]:
+    return [function(job) for job in jobs]
+
+
+def only_there(error: MrdcError) -> NoReturn:
+    """Raise the error of another machine that this one does not have."""
+    where = " ".join(getattr(error, "__notes__", ["another machine"]))
+    raise DataError(
+        f"{error}: on {where}, but not on this machine; all must have the images under the same "
+        "path, and the same packages"
+    ) from None

@@ -38,7 +38,12 @@ class Photo(NamedTuple):
 
 def loaded(photos: Sequence[Photo]) -> Sequence[Photo]:
     """The same photos, with their contents in RAM, so that they can be sent to other processes."""
-    return [Photo(photo.id, partial(_same, photo.load())) for photo in photos]
+    return [loaded_photo(photo.id, photo.load()) for photo in photos]
+
+
+def loaded_photo(name: str, data: bytes | Pixels) -> Photo:
+    """A photo with its contents in RAM."""
+    return Photo(name, partial(_same, data))
 
 
 def _same(data: bytes | Pixels) -> bytes | Pixels:

@@ -112,9 +112,9 @@ def fill(
             without it the first error is raised.
     """
 
-    def attempt(job: tuple[Growing, Item]) -> Encoded | ImageError:
+    def attempt(item: Item) -> Encoded | ImageError:
         try:
-            return encode(job[1])
+            return encode(item)
         except ImageError as error:
             return error
 
@@ -135,10 +135,9 @@ def fill(
         wave = [(new, image) for new in classes.values() for image in new.request(share, mean)]
         if not wave and share == before:
             break
-        made = ordered(pool, attempt, [job for job in wave if not isinstance(job[1], Encoded)])
-        for job in wave:
-            grown, item = job
-            image = attempt(job) if isinstance(item, Encoded) else next(made)[1]
+        made = ordered(pool, attempt, [item for _, item in wave if not isinstance(item, Encoded)])
+        for grown, item in wave:
+            image = attempt(item) if isinstance(item, Encoded) else next(made)[1]
             if isinstance(image, Encoded):
                 grown.offer(image)
                 grown.settle(share)

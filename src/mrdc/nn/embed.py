@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrdc._utils.errors import ImageError, UsageError
-from mrdc._utils.threads import ordered, workers
+from mrdc._utils.threads import engine, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre, stack, tensor
 from mrdc.data.photo import Photo, digest, to_pixels
@@ -21,6 +21,7 @@ from mrdc.distributed.group import world
 from mrdc.memory.fill import Skip
 from mrdc.nn.checkpoint import digest as state_digest
 from mrdc.nn.checkpoint import load_network
+from mrdc.nn.embed_pieces import WidthError, embed_pieces
 from mrdc.nn.feature_cache import FeatureCache
 from mrdc.nn.modes import evaluating
 from mrdc.nn.net import normalised
@@ -217,17 +218,16 @@ def embed(
 
     `skip` is called with the error of each photo left out; without it the first one raises.
     """
+    others = engine()
     try:
+        if others is not None and len(photos) >= others.least:
+            return embed_pieces(others, photos, embedder, cache, skip, progress)
         return _embed(photos, embedder, cache, threads, skip, progress)
-    except _WidthError:
+    except WidthError:
         if cache is None:
             raise UsageError("embed must return as many features of every image") from None
         print("mrdc: the feature cache is damaged and not used", file=sys.stderr)
         return embed(photos, embedder, threads=threads, skip=skip, progress=progress)
-
-
-class _WidthError(Exception):
-    """Rows of features of different widths."""
 
 
 def _embed(
@@ -260,7 +260,7 @@ def _embed(
         if rows is None:
             rows = torch.empty(len(photos), found.shape[1])
         if found.shape[1] != rows.shape[1]:
-            raise _WidthError
+            raise WidthError
         rows[places] = found
 
     running: list[tuple[list[int], list[bytes], Tensor]] = []  # at most one, on a GPU perhaps

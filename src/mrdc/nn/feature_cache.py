@@ -6,7 +6,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc._utils.files import cache_folder
@@ -39,11 +41,19 @@ class FeatureCache:
         """Store the features of an image."""
         self._ask("INSERT OR REPLACE INTO features VALUES (?, ?)", digest, row.numpy().tobytes())
 
-    def close(self) -> None:
-        """Drop the oldest features over the size limit, and close the file."""
+    def known(self) -> NDArray[np.uint64]:
+        """The first eight bytes of the digests of all images in it, sorted."""
+        text = "SELECT group_concat(hex(substr(digest, 1, 8)), '') FROM features"
+        found = self._ask(text)
+        return np.sort(np.frombuffer(bytes.fromhex((found and found[0]) or ""), np.uint64))
+
+    def trim(self) -> None:
+        """Drop the oldest features over the size limit."""
         last = self._ask("SELECT max(rowid), length(row) FROM features")
         if last is not None and last[1]:
             self._ask("DELETE FROM features WHERE rowid <= ?", last[0] - CACHE_BYTES // last[1])
+
+    def close(self) -> None:
         self._db.close()
 
     def _ask(self, question: str, *values: Any) -> Any:

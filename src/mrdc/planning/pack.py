@@ -14,7 +14,7 @@ from mrdc.memory.edit import check_output, holding
 from mrdc.memory.replay import ReplayMemory
 from mrdc.memory.stored import size_on_disk
 from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
-from mrdc.planning.scan import Scan, check_settings, scan
+from mrdc.planning.scan import Scan, check_settings, engine, scan
 from mrdc.planning.search import Progress, compress_all, quiet, search, search_space
 from mrdc.planning.settings import PackSettings
 
@@ -138,7 +138,7 @@ def _pack(settings: PackSettings, progress: Progress, embedder: "Embedder | None
         measuring=searching,
         part_size=size,
     )
-    with opened as seen:
+    with engine(settings), opened as seen:
         if searching:
             found = search(seen.pool, seen.budget, settings, exact=settings.exact)
             plan = make_plan(settings, seen, found)

@@ -13,7 +13,7 @@ from mrdc._utils.extras import Tensor
 from mrdc.codec import CODECS, Codec
 from mrdc.memory.budget import Budget
 from mrdc.planning.choice import Candidate, Rule
-from mrdc.planning.scan import Scan, check_torch, scan
+from mrdc.planning.scan import Scan, check_settings, check_torch, engine, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
 from mrdc.planning.settings import SYMBOLS, Criterion, PlanSettings
@@ -125,6 +125,8 @@ class PlanOptions(TypedDict, total=False):
     seed: int
     device: Literal["auto", "cpu", "cuda"]
     threads: int | None
+    engine: Literal["threads", "ray"]
+    address: str | None
 
 
 def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[PlanOptions]) -> Plan:
@@ -180,7 +182,11 @@ def run_plan(
 ) -> Plan:
     """Measure every candidate and choose one; writes nothing but the feature cache."""
     folder = Path(tempfile.gettempdir())
-    with scan(settings, progress, embedder, folder=folder, measuring=True) as seen:
+    check_settings(settings)
+    with (
+        engine(settings),
+        scan(settings, progress, embedder, folder=folder, measuring=True) as seen,
+    ):
         found = search(seen.pool, seen.budget, settings, exact=settings.exact)
         return make_plan(settings, seen, found)
 

@@ -1,9 +1,10 @@
 """Shrink large images before anything else, as if the source had been resized."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -53,7 +54,7 @@ def shrink_all(
             if data is not None:
                 start = spool.append(data)
                 part = slice(start, start + len(data))
-                photo, size = Photo(photo.id, partial(spool.__getitem__, part)), len(data)
+                photo, size = Photo(photo.id, _Spooled(spool, part)), len(data)
             every.append((photo, size))
     rest = iter(every)
     pairs = [[next(rest) for _ in of_class] for of_class in images.photos]
@@ -62,6 +63,20 @@ def shrink_all(
         photos=tuple([photo for photo, _ in of_class] for of_class in pairs),
         sizes=tuple([size for _, size in of_class] for of_class in pairs),
     )
+
+
+@dataclass(frozen=True)
+class _Spooled:
+    """Reads a file from a spool; other processes get the file itself."""
+
+    spool: Spool
+    part: slice
+
+    def __call__(self) -> bytes:
+        return self.spool[self.part]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (bytes, self())
 
 
 def _attempt(photo: Photo, side: int) -> bytes | None:

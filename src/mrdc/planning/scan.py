@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -66,7 +66,20 @@ def check_settings(settings: PlanSettings) -> None:
         raise UsageError(f"--seed must be 0 or more, got {settings.seed}")
     if settings.threads is not None and settings.threads < 1:
         raise UsageError(f"--threads must be 1 or more, got {settings.threads}")
+    if settings.engine not in ("threads", "ray"):
+        raise UsageError(f"--engine must be threads or ray, got {settings.engine!r}")
+    if settings.address is not None and settings.engine != "ray":
+        raise UsageError("--address is that of a Ray cluster: pass --engine ray, too")
     check_side(settings.max_side)
+
+
+def engine(settings: PlanSettings) -> AbstractContextManager[None]:
+    """What runs the jobs of a scan and of a search: threads, or Ray."""
+    if settings.engine == "threads":
+        return nullcontext()
+    from mrdc.distributed.ray_engine import ray_engine
+
+    return ray_engine(settings.address, settings.threads)
 
 
 @contextmanager
@@ -149,6 +162,8 @@ def scan(
         )
         budget = parse_budget(settings.budget, images.original_bytes)
         yield Scan(pool, budget, select, skipped, start)
+        if cache is not None:
+            cache.trim()  # not after a failure: all features are needed to resume
     finally:
         if cache is not None:
             cache.close()

@@ -91,6 +91,12 @@ class PlanSettings(SearchSettings, Source):
     threads: int | None = None
     """Threads that decode and encode; by default one per core, up to eight. Results do not depend
     on it."""
+    engine: Literal["threads", "ray"] = "threads"
+    """Where images are embedded and encoded. threads: in this process; ray: by the workers of a Ray
+    cluster, with the same result (docs/scale.md)."""
+    address: str | None = None
+    """HOST:PORT of the Ray cluster; by default $RAY_ADDRESS, or else Ray is started on this machine
+    with --threads workers."""
     plugin: tuple[str, ...] = ()
     """Modules to import first, which may register codecs, selectors or data sets."""
 
