@@ -12,18 +12,11 @@ from mrdc.data.crops import centre_crop, resize, tensor
 from mrdc.data.examples import Examples, from_images
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
+from mrdc.training.batches import Feed, in_batches
 from mrdc.training.evaluate import Views
-from mrdc.training.feed import (
-    Decoded,
-    Feed,
-    GpuFeed,
-    HostFeed,
-    Resident,
-    Streamed,
-    free_memory,
-    in_batches,
-    open_feed,
-)
+from mrdc.training.feed import Resident, free_memory, open_feed
+from mrdc.training.gpu_feed import GpuFeed
+from mrdc.training.host_feed import Decoded, HostFeed, Streamed
 from tests.conftest import jpeg, pixels
 from tests.training.feeds import CPU, PLACES, equal, everything, examples, photo, plain, varied
 

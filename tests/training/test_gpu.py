@@ -14,8 +14,8 @@ from mrdc.methods.lucir import LUCIR
 from mrdc.nn.heads import Linear
 from mrdc.nn.net import Net, compiled
 from mrdc.training.classes import run_phases
-from mrdc.training.feed import GpuFeed
 from mrdc.training.fit import Epoch, Step, fit
+from mrdc.training.gpu_feed import GpuFeed
 from mrdc.training.settings import MemorySettings, TrainSettings
 from tests.helpers import coloured_stream, tiny
 from tests.training.feeds import CPU, everything, varied

@@ -15,7 +15,7 @@ from mrdc.distributed.group import world
 from mrdc.methods.lesson import Loss
 from mrdc.nn.modes import modes, without_gradients
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.feed import Feed, in_batches
+from mrdc.training.batches import Feed, in_batches
 
 WARM_UP = 3  # plain steps before a step is recorded as a CUDA graph
 
