@@ -42,3 +42,17 @@ def ordered(
     finally:
         for _, future in pending:
             future.cancel()
+
+
+def ahead(items: Iterator[T], count: int) -> Iterator[T]:
+    """The same items, made by a thread up to `count` of them before they are needed."""
+    end = object()
+    with ThreadPoolExecutor(1) as pool:
+        pending = deque(pool.submit(next, items, end) for _ in range(count))
+        try:
+            while (item := pending.popleft().result()) is not end:
+                pending.append(pool.submit(next, items, end))
+                yield item  # type: ignore[misc]
+        finally:
+            for future in pending:
+                future.cancel()

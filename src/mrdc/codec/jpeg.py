@@ -1,5 +1,6 @@
 """JPEG, 4:2:0, and the header shared by streams of one quality."""
 
+import struct
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -9,9 +10,10 @@ from PIL import Image
 
 from mrdc._utils.errors import ImageError
 from mrdc.codec.base import PillowCodec
-from mrdc.codec.image import Pixels, segments, simplejpeg
+from mrdc.codec.image import Pixels, segments, simplejpeg, upright
 
 END = b"\xff\xd9"
+BASELINE, SCAN, ADOBE = 0xC0, 0xDA, 0xEE  # markers
 _version = cache(version)
 
 
@@ -24,9 +26,9 @@ def split(stream: bytes) -> tuple[bytes, bytes]:
     """
     size = None
     for marker, start, after in segments(stream):
-        if marker == 0xC0:
+        if marker == BASELINE:
             size = start + 5
-        if marker == 0xDA:
+        if marker == SCAN:
             if size is None or not stream.endswith(END):
                 break
             tables = stream[:size] + bytes(4) + stream[size + 4 : after]
@@ -42,8 +44,28 @@ def join(tables: bytes, body: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _size_position(tables: bytes) -> int:
-    found = (start + 5 for marker, start, _ in segments(tables) if marker == 0xC0)
+    found = (start + 5 for marker, start, _ in segments(tables) if marker == BASELINE)
     return next(found, len(tables))
+
+
+def plain_sides(stream: bytes) -> tuple[int, int] | None:
+    """Height and width of a JPEG that any decoder reads alike: baseline, YCbCr, upright.
+
+    None for any other stream.
+    """
+    frame = b""
+    for marker, start, end in segments(stream) if upright(stream) else ():
+        block = stream[start + 4 : end]
+        if marker == ADOBE and block[:5] == b"Adobe" and block[-1] != 1:
+            return None  # RGB or CMYK
+        if marker == BASELINE:
+            frame = block
+        if marker == SCAN:
+            break
+    if len(frame) != 15 or frame[6::3] == b"RGB":  # three channels
+        return None
+    bits, height, width = struct.unpack(">BHH", frame[:5])
+    return (height, width) if bits == 8 and height and width else None
 
 
 class JpegOptimised(PillowCodec):

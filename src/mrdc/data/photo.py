@@ -18,10 +18,12 @@ class Photo(NamedTuple):
     Attributes:
         id: a name, unique in its set, for messages and files.
         load: reads the file's bytes, or RGB uint8 pixels (height, width, 3).
+        held: its bytes are in RAM, or in a mapped file, so that a copy would gain nothing.
     """
 
     id: str
     load: Callable[[], bytes | Pixels]
+    held: bool = False
 
     def pixels(self) -> Pixels:
         """Load and decode the image.
@@ -38,7 +40,7 @@ class Photo(NamedTuple):
 
 def loaded(photos: Sequence[Photo]) -> Sequence[Photo]:
     """The same photos, with their contents in RAM, so that they can be sent to other processes."""
-    return [Photo(photo.id, partial(_same, photo.load())) for photo in photos]
+    return [Photo(photo.id, partial(_same, photo.load()), held=True) for photo in photos]
 
 
 def _same(data: bytes | Pixels) -> bytes | Pixels:

@@ -189,7 +189,7 @@ class Contents(DataSet):
     def examples(self) -> Examples:
         """The images as encoded training examples, unaffected by later changes."""
         photos = tuple(
-            Photo(name, partial(images.load, rank))
+            Photo(name, partial(images.load, rank), held=True)
             for images in self._classes.values()
             for rank, name in enumerate(images.sources)
         )

@@ -14,8 +14,10 @@ from mrdc._utils.ranks import local_ranks
 from mrdc.data.examples import Companions, Examples
 from mrdc.data.loader import Images
 from mrdc.training.batches import Feed
+from mrdc.training.encoded import Files
 from mrdc.training.gpu_feed import GpuFeed
 from mrdc.training.host_feed import Decoded, HostFeed, Streamed, decoded
+from mrdc.training.stream_feed import StreamFeed, nvjpeg
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
 SHARE = 0.4  # of free memory that decoded images may take
@@ -34,8 +36,22 @@ def open_feed(
     where = _where(examples, size, device) if resident == "auto" else resident
     if where == "gpu":
         return GpuFeed(examples, size, device, threads, compiled, companions)
-    images: Images = Streamed(examples, size)
-    if where == "ram":
+    room = SHARE * free_memory(torch.device("cpu"))
+    if where == "stream" and device.type == "cuda":
+        return StreamFeed(
+            examples,
+            size,
+            device,
+            threads,
+            compiled,
+            companions,
+            room=room,
+            decoder=nvjpeg(device),
+        )
+    if where == "stream":
+        files = Files(examples.photos, room, threads)
+        images: Images = Streamed(files, examples.labels, size)
+    else:
         images = Decoded(list(decoded(examples, threads, size)), examples.labels)
     return HostFeed(images, examples.labels, size, device, threads, companions)
 

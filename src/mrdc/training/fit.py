@@ -184,7 +184,8 @@ class Step:
         """Record a step, without taking it."""
         self.batch = [tensor.clone() for tensor in batch]
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream):
+        mode = "thread_local"  # a feed may decode in another thread meanwhile
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode=mode):
             self.value = self._plain(*self.batch)
 
     def _plain(self, *batch: Tensor) -> Tensor:

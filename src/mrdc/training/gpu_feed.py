@@ -1,6 +1,7 @@
-"""Training views of images that stay on the GPU."""
+"""Training views that are cropped on the device."""
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,95 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_crops
-from mrdc.data.examples import Companions, Examples
+from mrdc.data.examples import Companions, Examples, Places
 from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
 from mrdc.training.host_feed import decoded
 
 
-class GpuFeed:
-    """Images decoded once, by all processes together, to uint8 on the GPU, and cropped there.
+class DeviceFeed(ABC):
+    """Crops of images that lie in the corner of a canvas (height, 3, width), on the device.
 
-    They lie in the corner of a canvas (height, 3, width) as large as the largest.
+    The views of an epoch depend on the sides of all images, (n, 2), and on nothing else that
+    differs between feeds.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int],
+        sides: NDArray[np.int64],
+        size: int,
+        device: torch.device,
+        compiled: bool = False,
+        companions: Companions | None = None,
+    ):
+        self.sides, self.size, self.device = sides, size, device
+        self.compiled, self.companions = compiled, companions
+        self.labels = torch.tensor(labels, device=device)
+
+    @abstractmethod
+    def _canvases(self, parts: Sequence[tuple[Places, Tensor]]) -> Iterator[Tensor]:
+        """Images (n, height, 3, width) at each of these places, given here and on the device."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        rng = np.random.default_rng((seed, epoch))
+        height, width = self.sides[:, 0], self.sides[:, 1]
+        crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
+        batches = own_parts(in_batches(rng.permutation(len(self)), batch_size))
+        more = self.companions
+        if more is not None and more.match is not None:
+            own = np.arange(*world().span(len(self)))
+            more.match(self._views([(crops, part) for part in cut(own, batch_size)], batch_size))
+        companions, numbers = chosen(more, batches, rng)
+        others = crops
+        if more is not None and not more.cropped:
+            centres = np.stack(centre_crops(height, width, self.size))
+            others = self._send(centres.astype(np.float32))
+        labels, told = self._send_all(batches), self._send_all(numbers)
+        wanted = [(crops, batch) for batch in batches]
+        if more is not None:
+            pairs = zip(batches, companions, strict=True)
+            wanted = [part for a, b in pairs for part in ((crops, a), (others, b))]
+        views = self._views(wanted, batch_size)
+        for x, index, which in zip(views, labels, told, strict=False):
+            y = self.labels[index]
+            yield (x, y) if more is None else (x, y, next(views), which)
+
+    def _views(self, wanted: Sequence[tuple[Tensor, Places]], batch_size: int) -> Iterator[Tensor]:
+        """Crops of the images at each of these places, made one batch size at a time."""
+        pieces = [cut(places, batch_size) for _, places in wanted]
+        parts = [part for piece in pieces for part in piece]
+        sent = list(zip(parts, self._send_all(parts), strict=True))
+        ready = zip(self._canvases(sent), sent, strict=True)
+        for (crops, _), piece in zip(wanted, pieces, strict=True):
+            views = []
+            for _ in piece:
+                images, (_, index) = next(ready)
+                compiled = self.compiled and len(index) == batch_size
+                crop = compiled_crop() if compiled else crop_batch
+                views.append(crop(images.permute(0, 2, 1, 3), crops[:, index], self.size))
+            yield views[0] if len(views) == 1 else torch.cat(views)
+
+    def _send(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(self.device)
+
+    def _send_all(self, groups: Sequence[NDArray[Any]]) -> Sequence[Tensor]:
+        """Arrays on the device, in one transfer."""
+        return torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
+
+
+def cut(places: Places, size: int) -> list[Places]:
+    """Places in parts of a size; the last may be smaller, but there is one."""
+    return np.split(places, range(size, len(places), size))
+
+
+class GpuFeed(DeviceFeed):
+    """Images decoded once, by all processes together, to uint8 on the GPU.
+
+    The canvas is as large as the largest.
     """
 
     def __init__(
@@ -31,10 +111,9 @@ class GpuFeed:
         compiled: bool = False,
         companions: Companions | None = None,
     ):
-        self.size, self.compiled, self.companions = size, compiled, companions
-        self.labels = torch.tensor(examples.labels, device=device)
         own = examples.pick(range(*world().span(len(examples))))
-        self.sides = np.empty((len(own), 2), np.int64)
+        sides = np.empty((len(own), 2), np.int64)
+        super().__init__(examples.labels, sides, size, device, compiled, companions)
         self.images = torch.empty(len(own), 0, 3, 0, dtype=torch.uint8, device=device)
         chunk: list[Tensor] = []
         for index, image in enumerate(decoded(own, threads, size)):
@@ -68,43 +147,5 @@ class GpuFeed:
         self.images = world().gather(self.images, bounds)
         self.sides = world().gather(torch.from_numpy(self.sides), bounds).numpy()
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
-        rng = np.random.default_rng((seed, epoch))
-        height, width = self.sides[:, 0], self.sides[:, 1]
-        crops = self._send(np.stack(draw_crops(height, width, rng)).astype(np.float32))
-        batches = own_parts(in_batches(rng.permutation(len(self)), batch_size))
-        if self.companions is not None and self.companions.match is not None:
-            own = torch.arange(*world().span(len(self)), device=self.labels.device)
-            places = torch.split(own, batch_size)
-            self.companions.match(self._views(crops, part, batch_size) for part in places)
-        companions, told = chosen(self.companions, batches, rng)
-        others = crops
-        if self.companions is not None and not self.companions.cropped:
-            centres = np.stack(centre_crops(height, width, self.size))
-            others = self._send(centres.astype(np.float32))
-        sent = (  # each in one transfer
-            torch.split(self._send(np.concatenate(groups)), list(map(len, groups)))
-            for groups in (batches, companions, told)
-        )
-        for index, more, numbers in zip(*sent, strict=True):
-            x, y = self._views(crops, index, batch_size), self.labels[index]
-            if self.companions is None:
-                yield x, y
-            else:
-                yield x, y, self._views(others, more, batch_size), numbers
-
-    def _views(self, crops: Tensor, index: Tensor, batch_size: int) -> Tensor:
-        """Crops of these images, one batch size at a time."""
-        views = []
-        for part in torch.split(index, batch_size):
-            images = self.images.index_select(0, part).permute(0, 2, 1, 3)
-            compiled = self.compiled and len(part) == batch_size
-            crop = compiled_crop() if compiled else crop_batch
-            views.append(crop(images, crops[:, part], self.size))
-        return views[0] if len(views) == 1 else torch.cat(views)
-
-    def _send(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values).to(self.images.device)
+    def _canvases(self, parts: Sequence[tuple[Places, Tensor]]) -> Iterator[Tensor]:
+        return (self.images.index_select(0, index) for _, index in parts)

@@ -1,23 +1,37 @@
 """Training views that are made on the host."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mrdc._utils.threads import ordered, workers
-from mrdc.data.crops import centre_crop, resize, train_crop
+from mrdc.codec.image import Pixels
+from mrdc.data.crops import centre_crop, resize, tensor, train_crop
 from mrdc.data.examples import Companions, Examples
-from mrdc.data.loader import Images, grouped
+from mrdc.data.loader import Images
 from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
+from mrdc.training.encoded import Files
+from mrdc.training.ring import Ring
+
+
+class View(NamedTuple):
+    """A view of an image: a random crop, or the centre."""
+
+    place: int
+    cropped: bool
+    seed: int
+    epoch: int
 
 
 @dataclass
 class HostFeed:
-    """Crops made by threads, from images that are decoded once or every time."""
+    """Crops made by processes, from images that are decoded once or every time."""
 
     images: Images
     labels: Sequence[int]
@@ -25,6 +39,7 @@ class HostFeed:
     device: torch.device
     threads: int | None = None
     companions: Companions | None = None
+    _ring: Ring[View] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -34,32 +49,43 @@ class HostFeed:
         rng = np.random.default_rng((seed, epoch))
         rng.shuffle(order)
         batches = own_parts(in_batches(order, batch_size))
-
-        def view(job: tuple[int, bool]) -> Tensor:
-            index, cropped = job
-            image = self.images[index][0]
-            if not cropped:
-                return centre_crop(image, self.size)
-            return train_crop(image, self.size, np.random.default_rng((seed, epoch, index)))
-
+        view = partial(View, seed=seed, epoch=epoch)
         if self.companions is not None and self.companions.match is not None:
             own = world().part(np.arange(len(self)))
             places = np.array_split(own, len(in_batches(own, batch_size)))
-            everything = [[(i, True) for i in part.tolist()] for part in places]
-            made = grouped(view, everything, self.threads)
-            self.companions.match(views.to(self.device) for views in made)
+            everything = [[view(i, True) for i in part.tolist()] for part in places]
+            self.companions.match(self._made(everything))
         companions, told = chosen(self.companions, batches, rng)
         cropped = self.companions is None or self.companions.cropped
-        jobs = [
-            [*((i, True) for i in batch.tolist()), *((i, cropped) for i in more.tolist())]
+        wanted = [
+            [*(view(i, True) for i in batch.tolist()), *(view(i, cropped) for i in more.tolist())]
             for batch, more in zip(batches, companions, strict=True)
         ]
-        labels, made = torch.tensor(self.labels), grouped(view, jobs, self.threads)
+        labels, made = torch.tensor(self.labels), self._made(wanted)
         for batch, numbers, views in zip(batches, told, made, strict=True):
-            sizes = [len(batch), len(views) - len(batch)]
-            x, more = torch.split(views.to(self.device), sizes)
+            x, more = torch.split(views, [len(batch), len(views) - len(batch)])
             y, which = (v.to(self.device) for v in (labels[batch], torch.from_numpy(numbers)))
             yield (x, y) if self.companions is None else (x, y, more, which)
+
+    def _made(self, groups: Sequence[Sequence[View]]) -> Iterator[Tensor]:
+        """Views (n, 3, size, size) of each group, on the device."""
+        most = max(map(len, groups))
+        if self._ring is None or self._ring.most < most:
+            make = partial(_make, self.images, self.size)
+            self._ring = Ring(make, (self.size, self.size, 3), most, self.threads)
+        for views in self._ring.groups(groups):
+            yield torch.from_numpy(views).permute(0, 3, 1, 2).to(self.device, copy=True)
+
+
+def _make(images: Images, size: int, view: View, place: Pixels) -> None:
+    """Write a view (size, size, 3)."""
+    image = images[view.place][0]
+    if view.cropped:
+        rng = np.random.default_rng((view.seed, view.epoch, view.place))
+        image = train_crop(image, size, rng)
+    else:
+        image = centre_crop(image, size)
+    place[:] = image.permute(1, 2, 0).numpy()
 
 
 @dataclass
@@ -77,26 +103,32 @@ class Decoded:
 class Streamed:
     """Images decoded every time."""
 
-    examples: Examples
+    files: Files
+    labels: Sequence[int]
     size: int
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image, label = self.examples[index]
-        return shrunk(image, 2 * self.size), label
+        return shrunk(tensor(self.files.pixels(index)), 2 * self.size), self.labels[index]
+
+
+def shrunk_sides(height: int, width: int, limit: int) -> tuple[int, int]:
+    """Sides of an image, scaled so that the long side is at most `limit`."""
+    scale = min(1.0, limit / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def shrunk(image: Tensor, limit: int) -> Tensor:
-    """An image whose long side is at most `limit`."""
-    scale = limit / max(image.shape[1:])
-    if scale >= 1:
-        return image
-    height, width = (max(1, round(side * scale)) for side in image.shape[1:])
-    return resize(image, height, width)
+    """An image (3, h, w) whose long side is at most `limit`."""
+    _, height, width = image.shape
+    return resize(image, *shrunk_sides(height, width, limit))
 
 
 def decoded(examples: Examples, threads: int | None, size: int) -> Iterator[Tensor]:
     """Every image in order."""
-    images = Streamed(examples, size)
+
+    def image(index: int) -> Tensor:
+        return shrunk(examples[index][0], 2 * size)
+
     with workers(threads) as pool:
-        for _, image in ordered(pool, lambda index: images[index][0], range(len(examples))):
-            yield image
+        for _, made in ordered(pool, image, range(len(examples))):
+            yield made

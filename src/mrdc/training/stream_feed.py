@@ -1,0 +1,155 @@
+"""Training views of images that are decoded in every epoch, and cropped on the device."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from mrdc._utils.threads import ahead
+from mrdc.codec.image import Pixels
+from mrdc.data.crops import tensor
+from mrdc.data.examples import Companions, Examples, Places
+from mrdc.training.encoded import Files
+from mrdc.training.gpu_feed import DeviceFeed
+from mrdc.training.host_feed import shrunk, shrunk_sides
+from mrdc.training.ring import Ring
+
+Decoder = Callable[[list[Tensor]], list[Tensor]]  # JPEG files to images (3, h, w) on the device
+AHEAD = 2  # batches decoded before they are needed
+
+
+def nvjpeg(device: torch.device) -> Decoder | None:
+    """The JPEG decoder of the GPU; None if there is none, or torchvision was built without it."""
+    if device.type != "cuda":
+        return None
+    there = torch.device("cuda", torch.cuda.current_device())
+    try:
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        decode = partial(decode_jpeg, mode=ImageReadMode.RGB, device=there)
+        file = io.BytesIO()
+        Image.new("RGB", (16, 16)).save(file, "JPEG")
+        decode([torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)])
+    except (ImportError, AttributeError, RuntimeError):
+        return None
+    return decode
+
+
+class StreamFeed(DeviceFeed):
+    """Images decoded a batch ahead: plain JPEGs by a `decoder`, all others by processes."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        size: int,
+        device: torch.device,
+        threads: int | None = None,
+        compiled: bool = False,
+        companions: Companions | None = None,
+        *,
+        room: float = 0,
+        decoder: Decoder | None = None,
+    ):
+        self.files = Files(examples.photos, room, threads)
+        self.threads, self.decoder = threads, decoder
+        sides = np.array([shrunk_sides(h, w, 2 * size) for h, w in self.files.sides.tolist()])
+        super().__init__(examples.labels, sides, size, device, compiled, companions)
+        self.canvas = int(sides[:, 0].max()), 3, int(sides[:, 1].max())
+        self.fast = self.files.plain & (decoder is not None)  # images that the decoder takes
+        self._side: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._side = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+        self._ring: Ring[int] | None = None
+
+    def _canvases(self, parts: Sequence[tuple[Places, Tensor]]) -> Iterator[Tensor]:
+        fast, places = self.fast.copy(), [here for here, _ in parts]
+        slow = self._by_processes([part[~fast[part]].tolist() for part in places])
+        for canvas in ahead(self._decoded(places, fast, slow), AHEAD):
+            if canvas.is_cuda:  # made on another stream
+                canvas.record_stream(torch.cuda.current_stream())
+            yield canvas
+
+    def _decoded(
+        self, parts: Sequence[Places], fast: NDArray[np.bool_], slow: Iterator[Pixels]
+    ) -> Iterator[Tensor]:
+        """Canvases with the images at these places, complete when they are returned.
+
+        Images that are not `fast` come from `slow`, by part.
+        """
+        for part, others in zip(parts, slow, strict=True):
+            with self._stream():
+                canvas = torch.empty(len(part), *self.canvas, dtype=torch.uint8, device=self.device)
+                mask = fast[part]
+                if len(others):
+                    there = torch.from_numpy(np.flatnonzero(~mask)).to(self.device)
+                    canvas[there] = torch.from_numpy(others).to(self.device)
+                images = self._by_decoder(part[mask].tolist())
+                for spot, image in zip(np.flatnonzero(mask).tolist(), images, strict=True):
+                    put(canvas[spot], image)
+                if self._side is not None:
+                    self._side.synchronize()  # the decoder does not wait for those who read
+            yield canvas
+
+    def _stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._side is None else torch.cuda.stream(self._side)
+
+    def _by_decoder(self, places: list[int]) -> list[Tensor]:
+        """Images (3, h, w) on the device."""
+        if not places:
+            return []
+        assert self.decoder is not None
+        try:
+            images = self.decoder([self.files.file(place) for place in places])
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # it refuses one of them
+            images = [image for place in places for image in self._one(place)]
+        return [smaller(image, 2 * self.size) for image in images]
+
+    def _one(self, place: int) -> list[Tensor]:
+        """An image; if the decoder refuses it, processes will decode it from the next epoch on."""
+        assert self.decoder is not None
+        try:
+            return self.decoder([self.files.file(place)])
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            self.fast[place] = False
+            return [tensor(self.files.pixels(place)).to(self.device)]
+
+    def _by_processes(self, groups: Sequence[Sequence[int]]) -> Iterator[Pixels]:
+        """Canvases (n, height, 3, width) of each group of images.
+
+        Not to be called by a thread that ends soon: the processes would end with it.
+        """
+        most = max(map(len, groups))
+        if not most:
+            return (np.empty((0, *self.canvas), np.uint8) for _ in groups)
+        if self._ring is None or self._ring.most < most:
+            fill = partial(_fill, self.files, 2 * self.size)
+            self._ring = Ring(fill, self.canvas, most, self.threads)
+        return self._ring.groups(groups)
+
+
+def _fill(files: Files, limit: int, place: int, canvas: Pixels) -> None:
+    """Write an image (3, h, w) into the corner of a canvas (height, 3, width)."""
+    image = shrunk(tensor(files.pixels(place)), limit)
+    put(torch.from_numpy(canvas), image)
+
+
+def put(canvas: Tensor, image: Tensor) -> None:
+    """Copy an image (3, h, w) into the corner of a canvas (height, 3, width)."""
+    canvas[: image.shape[1], :, : image.shape[2]] = image.permute(1, 0, 2)
+
+
+def smaller(image: Tensor, limit: int) -> Tensor:
+    """`shrunk` on any device, to the rounding: a GPU resizes floats only."""
+    if not image.is_cuda or max(image.shape[1:]) <= limit:
+        return shrunk(image, limit)
+    return shrunk(image.float(), limit).round().clamp(0, 255).to(torch.uint8)
