@@ -28,6 +28,7 @@ from mrdc.training.batches import Feed
 from mrdc.training.classes import make_architecture
 from mrdc.training.feed import SHARE, free_memory, open_feed
 from mrdc.training.fit import Step
+from mrdc.training.pictures import Files
 from mrdc.training.settings import LearnSettings
 from mrdc.training.stream_feed import StreamFeed
 
@@ -54,6 +55,7 @@ class Opened(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         data = self.examples.photos[index].load()
+        assert isinstance(data, bytes)
         image = Image.open(io.BytesIO(data)).convert("RGB")
         return self.view(image), self.examples.labels[index]
 
@@ -96,11 +98,17 @@ def feeds(args: argparse.Namespace, device: torch.device) -> dict[str, Callable[
         "stream": partial(here, "stream", args.workers, args.compile),
     }
     if device.type == "cuda":
-        room = SHARE * free_memory(torch.device("cpu"))
-        by_hosts = partial(StreamFeed, examples, SIZE, device, args.workers, args.compile)
-        found["stream, no nvJPEG"] = partial(by_hosts, room=room)
+        found["stream, no nvJPEG"] = partial(without_decoder, examples, device, args)
         found["gpu"] = partial(here, "gpu", args.workers, args.compile)
     return {name: found[name] for name in found if not args.feeds or name in args.feeds}
+
+
+def without_decoder(
+    examples: Examples, device: torch.device, args: argparse.Namespace
+) -> StreamFeed:
+    """A stream whose images are all decoded by processes."""
+    files = Files(examples.photos, 2 * SIZE, SHARE * free_memory(torch.device("cpu")), args.workers)
+    return StreamFeed(files, examples.labels, SIZE, device, args.workers, args.compile)
 
 
 def trainer(args: argparse.Namespace, device: torch.device) -> Take:

@@ -16,7 +16,7 @@ from mrdc.data.crops import centre_crop, tensor
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.training.batches import Feed
 from mrdc.training.feed import Resident, open_feed
-from mrdc.training.host_feed import shrunk
+from mrdc.training.pictures import shrunk
 from tests.training.feeds import CPU, PLACES, equal, everything, examples, plain, ramp, varied
 
 pytestmark = pytest.mark.usefixtures("seeded")

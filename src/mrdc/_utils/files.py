@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 from mrdc._utils.errors import OutputError
 
@@ -93,7 +94,22 @@ def try_lock(file: IO[bytes], wait: bool = False) -> bool | None:
         return False
     except (OSError, ImportError):  # the file system, or the operating system, has no locks
         return None
+    _locked.add(file)
     return True
+
+
+_locked: WeakSet[IO[bytes]] = WeakSet()
+
+
+def _leave_locks() -> None:
+    """Close locked files in a forked process, which would hold the locks as long as it lives."""
+    for file in _locked:
+        if not file.closed:
+            os.close(file.fileno())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 def sweep(path: Path) -> None:

@@ -18,9 +18,18 @@ from mrdc._utils.ranks import local_ranks
 
 J = TypeVar("J")
 R = TypeVar("R")
+LEAST = 64  # images for which to fork a process
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 _function: Callable[[Any], Any] | None = None  # of this process, if it was forked to run it
+
+
+def processes(wanted: int | None, images: int) -> int:
+    """Processes for so many images; by default this one's share of the cores.
+
+    Few images are not worth more than a thread.
+    """
+    return max(1, min(wanted or cores(), images // LEAST))
 
 
 def cores() -> int:
@@ -35,8 +44,7 @@ class Forked(Generic[J, R]):
     for a single one, threads do the same.
     """
 
-    def __init__(self, function: Callable[[J], R], processes: int | None = None):
-        count = processes or cores()
+    def __init__(self, function: Callable[[J], R], count: int):
         self._pool: Executor
         self._call: Callable[[J], R]
         if count == 1 or sys.platform != "linux":

@@ -1,4 +1,4 @@
-"""Feeds: training views of examples that stay encoded, in RAM, or on the GPU.
+"""Open a feed: training views of examples that stay encoded, in RAM, or on the GPU.
 
 Every feed first scales images that are more than twice as long as a view down to that, so that
 all of them show the same pictures.
@@ -12,15 +12,15 @@ import torch
 
 from mrdc._utils.ranks import local_ranks
 from mrdc.data.examples import Companions, Examples
-from mrdc.data.loader import Images
 from mrdc.training.batches import Feed
-from mrdc.training.encoded import Files
 from mrdc.training.gpu_feed import GpuFeed
-from mrdc.training.host_feed import Decoded, HostFeed, Streamed, decoded
+from mrdc.training.host_feed import HostFeed
+from mrdc.training.pictures import Decoded, Files
 from mrdc.training.stream_feed import StreamFeed, nvjpeg
 
 Resident = Literal["auto", "gpu", "ram", "stream"]
-SHARE = 0.4  # of free memory that decoded images may take
+SHARE = 0.4  # of free memory that images may take
+CPU = torch.device("cpu")
 
 
 def open_feed(
@@ -34,26 +34,15 @@ def open_feed(
 ) -> Feed:
     """A feed that keeps the images in the fastest place with room for them."""
     where = _where(examples, size, device) if resident == "auto" else resident
+    room = SHARE * free_memory(CPU)
     if where == "gpu":
-        return GpuFeed(examples, size, device, threads, compiled, companions)
-    room = SHARE * free_memory(torch.device("cpu"))
-    if where == "stream" and device.type == "cuda":
-        return StreamFeed(
-            examples,
-            size,
-            device,
-            threads,
-            compiled,
-            companions,
-            room=room,
-            decoder=nvjpeg(device),
-        )
-    if where == "stream":
-        files = Files(examples.photos, room, threads)
-        images: Images = Streamed(files, examples.labels, size)
-    else:
-        images = Decoded(list(decoded(examples, threads, size)), examples.labels)
-    return HostFeed(images, examples.labels, size, device, threads, companions)
+        return GpuFeed(examples, size, device, threads, compiled, companions, room=room)
+    files = Files(examples.photos, 2 * size, room, threads)
+    images = Decoded(files, threads) if where == "ram" else files
+    if device.type != "cuda":
+        return HostFeed(images, examples.labels, size, device, threads, companions)
+    decoder = nvjpeg(device) if where == "stream" else None
+    return StreamFeed(images, examples.labels, size, device, threads, compiled, companions, decoder)
 
 
 def _where(examples: Examples, size: int, device: torch.device) -> Resident:
@@ -65,7 +54,7 @@ def _where(examples: Examples, size: int, device: torch.device) -> Resident:
         if 3 * height * width * len(examples) < SHARE * free_memory(device):
             return "gpu"
     mean = sum(3 * height * width for height, width in sides) / len(sides)
-    room = SHARE * free_memory(torch.device("cpu"))
+    room = SHARE * free_memory(CPU)
     return "ram" if mean * len(examples) < room else "stream"
 
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mrdc._utils.forked import processes
+from mrdc.codec.image import Pixels
 from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_crops
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
-from mrdc.training.host_feed import decoded
+from mrdc.training.pictures import Files, Pictures
+from mrdc.training.ring import Ring
+
+CHUNK = 256  # images that are sent to the GPU at once
 
 
 class DeviceFeed(ABC):
@@ -96,6 +102,22 @@ def cut(places: Places, size: int) -> list[Places]:
     return np.split(places, range(size, len(places), size))
 
 
+def canvas_ring(images: Pictures, most: int, threads: int | None) -> Ring[int]:
+    """Lets processes put images, by place, into the corners of canvases."""
+    height, width = images.sides.max(0, initial=1).tolist()
+    count = processes(threads, len(images.sides))
+    return Ring(partial(_fill, images), (height, 3, width), most, count)
+
+
+def _fill(images: Pictures, place: int, canvas: Pixels) -> None:
+    put(torch.from_numpy(canvas), images.image(place))
+
+
+def put(canvas: Tensor, image: Tensor) -> None:
+    """Copy an image (3, h, w) into the corner of a canvas (height, 3, width)."""
+    canvas[: image.shape[1], :, : image.shape[2]] = image.permute(1, 0, 2)
+
+
 class GpuFeed(DeviceFeed):
     """Images decoded once, by all processes together, to uint8 on the GPU.
 
@@ -110,28 +132,19 @@ class GpuFeed(DeviceFeed):
         threads: int | None = None,
         compiled: bool = False,
         companions: Companions | None = None,
+        *,
+        room: float = 0,
     ):
-        own = examples.pick(range(*world().span(len(examples))))
-        sides = np.empty((len(own), 2), np.int64)
-        super().__init__(examples.labels, sides, size, device, compiled, companions)
-        self.images = torch.empty(len(own), 0, 3, 0, dtype=torch.uint8, device=device)
-        chunk: list[Tensor] = []
-        for index, image in enumerate(decoded(own, threads, size)):
-            self.sides[index] = image.shape[1:]
-            chunk.append(image)
-            if len(chunk) == 512 or index + 1 == len(own):
-                self._upload(chunk, index + 1 - len(chunk))
-                chunk = []
+        own = Files(examples.photos[slice(*world().span(len(examples)))], 2 * size, room, threads)
+        super().__init__(examples.labels, own.sides, size, device, compiled, companions)
+        count, (height, width) = len(own.sides), own.sides.max(0, initial=1).tolist()
+        self.images = torch.empty(count, height, 3, width, dtype=torch.uint8, device=device)
+        groups, start = [range(n, min(n + CHUNK, count)) for n in range(0, count, CHUNK)], 0
+        for canvases in canvas_ring(own, CHUNK, threads).groups(groups):
+            there = torch.from_numpy(canvases).to(device)
+            self.images[start : start + len(there)] = there
+            start += len(there)
         self._exchange(world().bounds(len(examples)))
-
-    def _upload(self, chunk: list[Tensor], start: int) -> None:
-        self._enlarge(*(max(image.shape[side] for image in chunk) for side in (1, 2)))
-        _, canvas_height, _, canvas_width = self.images.shape
-        canvas = np.zeros((len(chunk), canvas_height, canvas_width, 3), np.uint8)
-        for place, image in zip(canvas, chunk, strict=True):
-            place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0).numpy()
-        there = torch.from_numpy(canvas).to(self.images.device)
-        self.images[start : start + len(chunk)] = there.permute(0, 1, 3, 2)
 
     def _enlarge(self, height: int, width: int) -> None:
         """Make the canvas at least this large."""

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrdc._utils.threads import ordered, workers
+from mrdc._utils.forked import processes
 from mrdc.codec.image import Pixels
-from mrdc.data.crops import centre_crop, resize, tensor, train_crop
-from mrdc.data.examples import Companions, Examples
-from mrdc.data.loader import Images
+from mrdc.data.crops import centre_crop, train_crop
+from mrdc.data.examples import Companions
 from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
-from mrdc.training.encoded import Files
+from mrdc.training.pictures import Pictures
 from mrdc.training.ring import Ring
 
 
@@ -31,9 +30,12 @@ class View(NamedTuple):
 
 @dataclass
 class HostFeed:
-    """Crops made by processes, from images that are decoded once or every time."""
+    """Crops made by processes, from images that are decoded once or every time.
 
-    images: Images
+    For a CPU: a GPU crops faster.
+    """
+
+    images: Pictures
     labels: Sequence[int]
     size: int
     device: torch.device
@@ -71,64 +73,18 @@ class HostFeed:
         """Views (n, 3, size, size) of each group, on the device."""
         most = max(map(len, groups))
         if self._ring is None or self._ring.most < most:
-            make = partial(_make, self.images, self.size)
-            self._ring = Ring(make, (self.size, self.size, 3), most, self.threads)
+            make, shape = partial(_make, self.images, self.size), (self.size, self.size, 3)
+            self._ring = Ring(make, shape, most, processes(self.threads, len(self)))
         for views in self._ring.groups(groups):
             yield torch.from_numpy(views).permute(0, 3, 1, 2).to(self.device, copy=True)
 
 
-def _make(images: Images, size: int, view: View, place: Pixels) -> None:
+def _make(images: Pictures, size: int, view: View, place: Pixels) -> None:
     """Write a view (size, size, 3)."""
-    image = images[view.place][0]
+    image = images.image(view.place)
     if view.cropped:
         rng = np.random.default_rng((view.seed, view.epoch, view.place))
         image = train_crop(image, size, rng)
     else:
         image = centre_crop(image, size)
     place[:] = image.permute(1, 2, 0).numpy()
-
-
-@dataclass
-class Decoded:
-    """Images in RAM as uint8."""
-
-    images: list[Tensor]
-    labels: Sequence[int]
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.images[index], self.labels[index]
-
-
-@dataclass
-class Streamed:
-    """Images decoded every time."""
-
-    files: Files
-    labels: Sequence[int]
-    size: int
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return shrunk(tensor(self.files.pixels(index)), 2 * self.size), self.labels[index]
-
-
-def shrunk_sides(height: int, width: int, limit: int) -> tuple[int, int]:
-    """Sides of an image, scaled so that the long side is at most `limit`."""
-    scale = min(1.0, limit / max(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale))
-
-
-def shrunk(image: Tensor, limit: int) -> Tensor:
-    """An image (3, h, w) whose long side is at most `limit`."""
-    _, height, width = image.shape
-    return resize(image, *shrunk_sides(height, width, limit))
-
-
-def decoded(examples: Examples, threads: int | None, size: int) -> Iterator[Tensor]:
-    """Every image in order."""
-
-    def image(index: int) -> Tensor:
-        return shrunk(examples[index][0], 2 * size)
-
-    with workers(threads) as pool:
-        for _, made in ordered(pool, image, range(len(examples))):
-            yield made

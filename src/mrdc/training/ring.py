@@ -25,15 +25,13 @@ def shared_bytes(count: int) -> Pixels:
 
 
 class Ring(Generic[J]):
-    """Fills arrays of one shape, in groups of `most` or fewer."""
+    """Lets processes fill arrays of one shape, in groups of `most` or fewer."""
 
-    def __init__(
-        self, fill: Fill[J], shape: tuple[int, ...], most: int, processes: int | None = None
-    ):
+    def __init__(self, fill: Fill[J], shape: tuple[int, ...], most: int, count: int):
         self.most = most
         space = shared_bytes(SLOTS * most * math.prod(shape))
         self._slots = space.reshape(SLOTS, most, *shape)
-        self._workers = Forked(partial(_work, fill, self._slots), processes)
+        self._workers = Forked(partial(_work, fill, self._slots), count)
 
     def groups(self, groups: Sequence[Sequence[J]]) -> Iterator[Pixels]:
         """The arrays (n, ...) of each group of jobs, valid until the next group is asked for."""

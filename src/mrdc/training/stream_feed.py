@@ -13,11 +13,9 @@ from torch import Tensor
 
 from mrdc._utils.threads import ahead
 from mrdc.codec.image import Pixels
-from mrdc.data.crops import tensor
-from mrdc.data.examples import Companions, Examples, Places
-from mrdc.training.encoded import Files
-from mrdc.training.gpu_feed import DeviceFeed
-from mrdc.training.host_feed import shrunk, shrunk_sides
+from mrdc.data.examples import Companions, Places
+from mrdc.training.gpu_feed import DeviceFeed, canvas_ring, put
+from mrdc.training.pictures import Decoded, Files, shrunk
 from mrdc.training.ring import Ring
 
 Decoder = Callable[[list[Tensor]], list[Tensor]]  # JPEG files to images (3, h, w) on the device
@@ -42,26 +40,27 @@ def nvjpeg(device: torch.device) -> Decoder | None:
 
 
 class StreamFeed(DeviceFeed):
-    """Images decoded a batch ahead: plain JPEGs by a `decoder`, all others by processes."""
+    """Images sent to the device two batches ahead: plain JPEGs decoded by a `decoder`, all others
+    put onto canvases by processes, which decode them if need be.
+    """
 
     def __init__(
         self,
-        examples: Examples,
+        images: Files | Decoded,
+        labels: Sequence[int],
         size: int,
         device: torch.device,
         threads: int | None = None,
         compiled: bool = False,
         companions: Companions | None = None,
-        *,
-        room: float = 0,
         decoder: Decoder | None = None,
     ):
-        self.files = Files(examples.photos, room, threads)
-        self.threads, self.decoder = threads, decoder
-        sides = np.array([shrunk_sides(h, w, 2 * size) for h, w in self.files.sides.tolist()])
-        super().__init__(examples.labels, sides, size, device, compiled, companions)
-        self.canvas = int(sides[:, 0].max()), 3, int(sides[:, 1].max())
-        self.fast = self.files.plain & (decoder is not None)  # images that the decoder takes
+        super().__init__(labels, images.sides, size, device, compiled, companions)
+        self.images, self.threads, self.decoder = images, threads, decoder
+        self.canvas = int(self.sides[:, 0].max()), 3, int(self.sides[:, 1].max())
+        self.fast = np.zeros(len(labels), bool)  # images that the decoder takes
+        if isinstance(images, Files) and decoder is not None:
+            self.fast |= images.plain
         self._side: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._side = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
@@ -103,9 +102,9 @@ class StreamFeed(DeviceFeed):
         """Images (3, h, w) on the device."""
         if not places:
             return []
-        assert self.decoder is not None
+        assert isinstance(self.images, Files) and self.decoder is not None
         try:
-            images = self.decoder([self.files.file(place) for place in places])
+            images = self.decoder([self.images.file(place) for place in places])
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # it refuses one of them
@@ -114,14 +113,14 @@ class StreamFeed(DeviceFeed):
 
     def _one(self, place: int) -> list[Tensor]:
         """An image; if the decoder refuses it, processes will decode it from the next epoch on."""
-        assert self.decoder is not None
+        assert isinstance(self.images, Files) and self.decoder is not None
         try:
-            return self.decoder([self.files.file(place)])
+            return self.decoder([self.images.file(place)])
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
             self.fast[place] = False
-            return [tensor(self.files.pixels(place)).to(self.device)]
+            return [self.images.image(place).to(self.device)]
 
     def _by_processes(self, groups: Sequence[Sequence[int]]) -> Iterator[Pixels]:
         """Canvases (n, height, 3, width) of each group of images.
@@ -132,20 +131,8 @@ class StreamFeed(DeviceFeed):
         if not most:
             return (np.empty((0, *self.canvas), np.uint8) for _ in groups)
         if self._ring is None or self._ring.most < most:
-            fill = partial(_fill, self.files, 2 * self.size)
-            self._ring = Ring(fill, self.canvas, most, self.threads)
+            self._ring = canvas_ring(self.images, most, self.threads)
         return self._ring.groups(groups)
-
-
-def _fill(files: Files, limit: int, place: int, canvas: Pixels) -> None:
-    """Write an image (3, h, w) into the corner of a canvas (height, 3, width)."""
-    image = shrunk(tensor(files.pixels(place)), limit)
-    put(torch.from_numpy(canvas), image)
-
-
-def put(canvas: Tensor, image: Tensor) -> None:
-    """Copy an image (3, h, w) into the corner of a canvas (height, 3, width)."""
-    canvas[: image.shape[1], :, : image.shape[2]] = image.permute(1, 0, 2)
 
 
 def smaller(image: Tensor, limit: int) -> Tensor:
