@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +17,7 @@ from mrdc.codec.image import Pixels, decode
 from mrdc.data.crops import tensor
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.memory.replay import ReplayMemory
-from mrdc.training.feed import open_feed
+from mrdc.training.feed import open_feed, places_with_room
 from mrdc.training.gpu_feed import GpuFeed
 from mrdc.training.host_feed import HostFeed
 from mrdc.training.pictures import Decoded, Files
@@ -80,20 +81,30 @@ class StandIn:
         return images
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("decoder", [None, StandIn(), StandIn(refuses=18)])
-def test_a_stream_shows_the_views_of_resident_images(decoder: Decoder | None, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("decoder", "threads", "room"),
+    [(None, 1, 0), (None, 2, ROOM), (StandIn(), 2, 3000), (StandIn(refuses=18), 1, ROOM)],
+)
+def test_a_stream_shows_the_views_of_resident_images(
+    decoder: StandIn | None, threads: int, room: float
+) -> None:
+    """To the bit, whoever decodes, and whether files are in RAM or on disk."""
     source = mixed()
     resident = GpuFeed(source, 8, CPU, threads=1)
-    for room in (ROOM, 3000, 0):
-        feed = streamed(source, threads, room, decoder)
-        for epoch in (0, 1):
-            assert equal(everything(feed, epoch=epoch), everything(resident, epoch=epoch))
-    files = Files(source.photos, 16, ROOM, threads)
-    in_ram = StreamFeed(Decoded(files, threads), source.labels, 8, CPU, threads)
-    assert equal(everything(in_ram), everything(resident))
-    if isinstance(decoder, StandIn):
+    feed = streamed(source, threads, room, decoder)
+    for epoch in (0, 1):
+        assert equal(everything(feed, epoch=epoch), everything(resident, epoch=epoch))
+    if decoder is not None:
         assert 0 < feed.fast.sum() <= 9 and max(decoder.seen) > 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_decoded_images_in_ram_show_the_same(threads: int) -> None:
+    source = mixed()
+    images = Decoded(Files(source.photos, 16, 0, threads), threads)
+    feed = StreamFeed(images, source.labels, 8, CPU, threads)
+    assert equal(everything(feed), everything(GpuFeed(source, 8, CPU, threads=1)))
+    assert feed.about == {"resident": "ram"}
 
 
 def test_the_decoder_gets_plain_jpegs_and_no_refused_one_again() -> None:
@@ -172,3 +183,47 @@ def test_a_killed_process_is_reported() -> None:
 
 def test_a_cpu_has_no_nvjpeg() -> None:
     assert nvjpeg(CPU) is None
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_the_faster_of_decoder_and_processes_is_used(faster: bool) -> None:
+    """As measured on some of the images that both can decode."""
+
+    class Slow(Files):
+        def image(self, place: int) -> Tensor:
+            time.sleep(0.05 * faster)
+            return super().image(place)
+
+    def decoder(files: list[Tensor]) -> list[Tensor]:
+        time.sleep(0.0 if faster else 0.1)
+        return [torch.zeros(3, 1, 1, dtype=torch.uint8)] * len(files)
+
+    source = mixed()
+    files = Slow(source.photos, 16, ROOM, 1)
+    feed = StreamFeed(files, source.labels, 8, CPU, 1, decoder=decoder)
+    feed.measure(batch=4, batches=2)
+    assert (feed.rates["nvjpeg"] > feed.rates["processes"]) == faster
+    assert feed.fast.tolist() == ([True] * 9 + [False] * 7 if faster else [False] * 16)
+    assert feed.about == {
+        "resident": "stream",
+        "by_nvjpeg": 9 if faster else 0,
+        "images_per_second": feed.rates,
+    }
+    none = streamed(mixed(), 1)
+    none.measure()
+    assert none.rates == {}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ram", "expected"),
+    [(1e9, 1e9, ["gpu"]), (1e3, 1e9, ["stream", "ram"]), (1e3, 1e3, ["stream"])],
+)
+def test_auto_considers_places_with_room(
+    monkeypatch: pytest.MonkeyPatch, gpu: float, ram: float, expected: list[str]
+) -> None:
+    def free(device: torch.device) -> float:
+        return gpu if device.type == "cuda" else ram
+
+    monkeypatch.setattr("mrdc.training.feed.free_memory", free)
+    assert places_with_room(varied(12), 8, torch.device("cuda")) == expected
+    assert places_with_room(varied(12), 8, CPU) == (["ram"] if ram > 1e4 else ["stream"])

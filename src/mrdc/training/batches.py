@@ -1,7 +1,7 @@
 """What a feed is, and how an epoch is cut into batches."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +18,15 @@ class Feed(Protocol):
 
     def epoch(self, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
         """Shuffled crops (n, 3, size, size) from 0 to 255, labels, and companions if any."""
+        ...
+
+
+class ReportingFeed(Feed, Protocol):
+    """A feed that says what it does."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where images are, and who decodes them."""
         ...
 
 

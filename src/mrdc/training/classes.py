@@ -225,6 +225,9 @@ class ClassLearner(Learner):
                 self.model.compiled is not None,
                 companions,
             )
+        self.session.keeper.event(
+            "feed", {"phase": self.session.phase, "stage": stage, **feed.about}
+        )
 
         def report(epoch: Epoch, stop: Stop) -> None:
             self.session.on_epoch(epoch, training.epochs, stage, training.lr)

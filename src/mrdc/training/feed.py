@@ -12,7 +12,8 @@ import torch
 
 from mrdc._utils.ranks import local_ranks
 from mrdc.data.examples import Companions, Examples
-from mrdc.training.batches import Feed
+from mrdc.distributed.group import world
+from mrdc.training.batches import ReportingFeed
 from mrdc.training.gpu_feed import GpuFeed
 from mrdc.training.host_feed import HostFeed
 from mrdc.training.pictures import Decoded, Files
@@ -31,31 +32,45 @@ def open_feed(
     threads: int | None = None,
     compiled: bool = False,
     companions: Companions | None = None,
-) -> Feed:
-    """A feed that keeps the images in the fastest place with room for them."""
-    where = _where(examples, size, device) if resident == "auto" else resident
-    room = SHARE * free_memory(CPU)
-    if where == "gpu":
+) -> ReportingFeed:
+    """A feed that keeps images where they are asked for.
+
+    "auto": on the GPU if they fit; else as files if nvJPEG decodes them faster than this machine's
+    cores, which is measured; else decoded in RAM if they fit; else as files.
+    """
+    places: list[Resident] = [resident]
+    if resident == "auto":
+        places = world().lead(lambda: places_with_room(examples, size, device))
+    room, labels = SHARE * free_memory(CPU), examples.labels
+    if "gpu" in places:
         return GpuFeed(examples, size, device, threads, compiled, companions, room=room)
     files = Files(examples.photos, 2 * size, room, threads)
-    images = Decoded(files, threads) if where == "ram" else files
-    if device.type != "cuda":
-        return HostFeed(images, examples.labels, size, device, threads, companions)
-    decoder = nvjpeg(device) if where == "stream" else None
-    return StreamFeed(images, examples.labels, size, device, threads, compiled, companions, decoder)
+    cuda = device.type == "cuda"
+    if cuda and "stream" in places:
+        decoder = nvjpeg(device)
+        feed = StreamFeed(files, labels, size, device, threads, compiled, companions, decoder)
+        feed.measure()
+        if feed.fast.any() or "ram" not in places:
+            return feed
+    images = Decoded(files, threads) if "ram" in places else files
+    if cuda:
+        return StreamFeed(images, labels, size, device, threads, compiled, companions)
+    return HostFeed(images, labels, size, device, threads, companions)
 
 
-def _where(examples: Examples, size: int, device: torch.device) -> Resident:
-    """The fastest place with room, estimated from a sample."""
+def places_with_room(examples: Examples, size: int, device: torch.device) -> list[Resident]:
+    """Where the images fit, estimated from a sample."""
     places = np.linspace(0, len(examples) - 1, min(len(examples), 32)).astype(int)
     sides = [examples[int(place)][0].shape[1:] for place in places]
     if device.type == "cuda":
         height, width = (min(max(side[i] for side in sides), 2 * size) for i in (0, 1))
         if 3 * height * width * len(examples) < SHARE * free_memory(device):
-            return "gpu"
+            return ["gpu"]
     mean = sum(3 * height * width for height, width in sides) / len(sides)
-    room = SHARE * free_memory(CPU)
-    return "ram" if mean * len(examples) < room else "stream"
+    fits = mean * len(examples) < SHARE * free_memory(CPU)
+    if not fits:
+        return ["stream"]
+    return ["stream", "ram"] if device.type == "cuda" else ["ram"]
 
 
 def free_memory(device: torch.device) -> int:

@@ -146,6 +146,11 @@ class GpuFeed(DeviceFeed):
             start += len(there)
         self._exchange(world().bounds(len(examples)))
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where images are."""
+        return {"resident": "gpu"}
+
     def _enlarge(self, height: int, width: int) -> None:
         """Make the canvas at least this large."""
         have_height, _, have_width = self.images.shape[1:]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from mrdc.data.crops import centre_crop, train_crop
 from mrdc.data.examples import Companions
 from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
-from mrdc.training.pictures import Pictures
+from mrdc.training.pictures import Decoded, Pictures
 from mrdc.training.ring import Ring
 
 
@@ -42,6 +42,11 @@ class HostFeed:
     threads: int | None = None
     companions: Companions | None = None
     _ring: Ring[View] | None = field(default=None, repr=False)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where images are."""
+        return {"resident": "ram" if isinstance(self.images, Decoded) else "stream"}
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -58,6 +58,12 @@ class Files:
             with Forked(self._measure, processes(threads, len(others))) as pools:
                 self.sides[others] = list(pools.ordered(others, AHEAD))
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether no file is on disk."""
+        pairs = zip(self.photos, self._where[:, 0].tolist(), strict=True)
+        return all(photo.held or segment >= 0 for photo, segment in pairs)
+
     def image(self, place: int) -> Tensor:
         """An image (3, h, w), decoded now."""
         return shrunk(tensor(to_pixels(self._load(place), self.photos[place].id)), self.limit)

@@ -1,9 +1,11 @@
 """Training views of images that are decoded in every epoch, and cropped on the device."""
 
 import io
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mrdc._utils.threads import ahead
+from mrdc._utils.threads import ahead, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.examples import Companions, Places
-from mrdc.training.gpu_feed import DeviceFeed, canvas_ring, put
+from mrdc.training.gpu_feed import DeviceFeed, canvas_ring, cut, put
 from mrdc.training.pictures import Decoded, Files, shrunk
 from mrdc.training.ring import Ring
 
@@ -26,10 +28,10 @@ def nvjpeg(device: torch.device) -> Decoder | None:
     """The JPEG decoder of the GPU; None if there is none, or torchvision was built without it."""
     if device.type != "cuda":
         return None
-    there = torch.device("cuda", torch.cuda.current_device())
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
 
+        there = torch.device("cuda", torch.cuda.current_device())
         decode = partial(decode_jpeg, mode=ImageReadMode.RGB, device=there)
         file = io.BytesIO()
         Image.new("RGB", (16, 16)).save(file, "JPEG")
@@ -65,6 +67,32 @@ class StreamFeed(DeviceFeed):
         if device.type == "cuda":
             self._side = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self._ring: Ring[int] | None = None
+        self.rates: dict[str, float] = {}  # images/s, as measured
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where images are, and who decodes them."""
+        if isinstance(self.images, Decoded):
+            return {"resident": "ram"}
+        by_decoder = int(self.fast.sum())
+        return {"resident": "stream", "by_nvjpeg": by_decoder, "images_per_second": self.rates}
+
+    def measure(self, batch: int = 128, batches: int = 8) -> None:
+        """Time the decoder against the processes, on some images; give up the slower one."""
+        plain = np.flatnonzero(self.fast)
+        if not len(plain):
+            return
+        some = cut(plain[np.linspace(0, len(plain) - 1, batch * batches).astype(int)], batch)
+        both = {"nvjpeg": self.fast, "processes": np.zeros_like(self.fast)}
+        for name, self.fast in both.items():
+            for parts in (some[:1], some):  # the first decode is slow
+                start = time.perf_counter()
+                for _ in self._canvases([(part, torch.empty(0)) for part in parts]):
+                    pass
+                self.rates[name] = sum(map(len, parts)) / (time.perf_counter() - start)
+        self.fast = both[max(self.rates, key=self.rates.__getitem__)]
+        if self.fast.all():
+            self._ring = None
 
     def _canvases(self, parts: Sequence[tuple[Places, Tensor]]) -> Iterator[Tensor]:
         fast, places = self.fast.copy(), [here for here, _ in parts]
@@ -81,16 +109,17 @@ class StreamFeed(DeviceFeed):
 
         Images that are not `fast` come from `slow`, by part.
         """
-        for part, others in zip(parts, slow, strict=True):
+        files = self._read([part[fast[part]].tolist() for part in parts])
+        for part, given, others in zip(parts, files, slow, strict=True):
             with self._stream():
                 canvas = torch.empty(len(part), *self.canvas, dtype=torch.uint8, device=self.device)
                 mask = fast[part]
                 if len(others):
                     there = torch.from_numpy(np.flatnonzero(~mask)).to(self.device)
                     canvas[there] = torch.from_numpy(others).to(self.device)
-                images = self._by_decoder(part[mask].tolist())
+                images = self._by_decoder(part[mask].tolist(), given)
                 for spot, image in zip(np.flatnonzero(mask).tolist(), images, strict=True):
-                    put(canvas[spot], image)
+                    put(canvas[spot], smaller(image, 2 * self.size))
                 if self._side is not None:
                     self._side.synchronize()  # the decoder does not wait for those who read
             yield canvas
@@ -98,24 +127,37 @@ class StreamFeed(DeviceFeed):
     def _stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self._side is None else torch.cuda.stream(self._side)
 
-    def _by_decoder(self, places: list[int]) -> list[Tensor]:
+    def _read(self, groups: Sequence[Sequence[int]]) -> Iterator[list[Tensor]]:
+        """The files of each group; threads read ahead those that are not in RAM."""
+        assert isinstance(self.images, Files) or not any(groups)
+        if isinstance(self.images, Decoded) or self.images.at_hand:
+            for group in groups:
+                yield [self.images.file(place) for place in group]  # type: ignore[union-attr]
+            return
+        flat = [place for group in groups for place in group]
+        with workers(self.threads) as pool:
+            read = ordered(pool, self.images.file, flat, 2 * max(map(len, groups)))
+            for group in groups:
+                yield [next(read)[1] for _ in group]
+
+    def _by_decoder(self, places: list[int], files: list[Tensor]) -> list[Tensor]:
         """Images (3, h, w) on the device."""
         if not places:
             return []
-        assert isinstance(self.images, Files) and self.decoder is not None
+        assert self.decoder is not None
         try:
-            images = self.decoder([self.images.file(place) for place in places])
+            return self.decoder(files)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # it refuses one of them
-            images = [image for place in places for image in self._one(place)]
-        return [smaller(image, 2 * self.size) for image in images]
+            pairs = zip(places, files, strict=True)
+            return [image for place, file in pairs for image in self._one(place, file)]
 
-    def _one(self, place: int) -> list[Tensor]:
+    def _one(self, place: int, file: Tensor) -> list[Tensor]:
         """An image; if the decoder refuses it, processes will decode it from the next epoch on."""
-        assert isinstance(self.images, Files) and self.decoder is not None
+        assert self.decoder is not None
         try:
-            return self.decoder([self.images.file(place)])
+            return self.decoder([file])
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
