@@ -22,7 +22,7 @@ from mrdc._utils.forked import cores
 from mrdc.data.examples import Examples, from_images
 from mrdc.data.splits import open_images
 from mrdc.methods.options import make_method
-from mrdc.nn.net import compiled
+from mrdc.nn.compile import compiled
 from mrdc.nn.settings import TrainSettings
 from mrdc.training.batches import Feed
 from mrdc.training.classes import make_architecture

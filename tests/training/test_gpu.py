@@ -15,8 +15,9 @@ from torch import Tensor
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
 from mrdc.methods.lucir import LUCIR
+from mrdc.nn.compile import compiled
 from mrdc.nn.heads import Linear
-from mrdc.nn.net import Net, compiled
+from mrdc.nn.net import Net
 from mrdc.training.classes import run_phases
 from mrdc.training.fit import Epoch, Step, fit
 from mrdc.training.gpu_feed import GpuFeed
