@@ -34,7 +34,8 @@ def processes(wanted: int | None, images: int) -> int:
 
 def cores() -> int:
     """This process's share of the cores."""
-    return max(1, len(os.sched_getaffinity(0)) // local_ranks())
+    linux = hasattr(os, "sched_getaffinity")
+    return max(1, (len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1) // local_ranks())
 
 
 class Forked(Generic[J, R]):

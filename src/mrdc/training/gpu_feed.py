@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc._utils.forked import processes
+from mrdc._utils.ring import Ring
 from mrdc.codec.image import Pixels
 from mrdc.data.batch_crops import centre_crops, compiled_crop, crop_batch, draw_crops
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
 from mrdc.training.pictures import Files, Pictures
-from mrdc.training.ring import Ring
 
 CHUNK = 256  # images that are sent to the GPU at once
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from mrdc._utils.forked import processes
+from mrdc._utils.ring import Ring
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre_crop, train_crop
 from mrdc.data.examples import Companions
 from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
 from mrdc.training.pictures import Decoded, Pictures
-from mrdc.training.ring import Ring
 
 
 class View(NamedTuple):

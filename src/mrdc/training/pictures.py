@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mrdc._utils.forked import Forked, processes
+from mrdc._utils.ring import shared_bytes
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import plain_sides
 from mrdc.data.crops import resize, tensor
 from mrdc.data.photo import Photo, to_pixels
-from mrdc.training.ring import shared_bytes
 
 SEGMENT = 1 << 26  # bytes
 AHEAD = 64  # jobs in flight

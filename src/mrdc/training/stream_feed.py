@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from mrdc._utils.ring import Ring
 from mrdc._utils.threads import ahead, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.examples import Companions, Places
 from mrdc.training.gpu_feed import DeviceFeed, canvas_ring, cut, put
 from mrdc.training.pictures import Decoded, Files, shrunk
-from mrdc.training.ring import Ring
 
 Decoder = Callable[[list[Tensor]], list[Tensor]]  # JPEG files to images (3, h, w) on the device
 AHEAD = 2  # batches decoded before they are needed
