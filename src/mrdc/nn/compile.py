@@ -21,9 +21,11 @@ def compiled(net: Net) -> Maps:
 
     All networks of a process count towards one limit, beyond which nothing is compiled.
     """
-    folder = code_folder()
-    if folder is not None:
-        os.environ.setdefault(FOLDER, str(folder))
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # takes seconds
+
+    folder, chosen = code_folder(), os.environ.get(FOLDER)
+    if folder is not None and chosen in (None, default_cache_dir()):  # not by the user
+        os.environ[FOLDER] = str(folder)
     limit = torch._dynamo.config.recompile_limit
     torch._dynamo.config.recompile_limit = max(limit, NETWORKS)
     return torch.compile(net._maps, dynamic=False)

@@ -112,17 +112,24 @@ class StreamFeed(DeviceFeed):
         files = self._read([part[fast[part]].tolist() for part in parts])
         for part, given, others in zip(parts, files, slow, strict=True):
             with self._stream():
-                canvas = torch.empty(len(part), *self.canvas, dtype=torch.uint8, device=self.device)
-                mask = fast[part]
-                if len(others):
-                    there = torch.from_numpy(np.flatnonzero(~mask)).to(self.device)
-                    canvas[there] = torch.from_numpy(others).to(self.device)
-                images = self._by_decoder(part[mask].tolist(), given)
-                for spot, image in zip(np.flatnonzero(mask).tolist(), images, strict=True):
-                    put(canvas[spot], smaller(image, 2 * self.size))
+                canvas = torch.from_numpy(others).to(self.device, copy=True)
+                if len(given):
+                    canvas = self._joined(part, fast[part], given, canvas)
                 if self._side is not None:
                     self._side.synchronize()  # the decoder does not wait for those who read
             yield canvas
+
+    def _joined(
+        self, part: Places, fast: NDArray[np.bool_], files: list[Tensor], others: Tensor
+    ) -> Tensor:
+        """A canvas with images from files, where they are `fast`, and others."""
+        canvas = torch.empty(len(part), *self.canvas, dtype=torch.uint8, device=self.device)
+        if len(others):
+            canvas[torch.from_numpy(np.flatnonzero(~fast)).to(self.device)] = others
+        images = self._by_decoder(part[fast].tolist(), files)
+        for spot, image in zip(np.flatnonzero(fast).tolist(), images, strict=True):
+            put(canvas[spot], smaller(image, 2 * self.size))
+        return canvas
 
     def _stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self._side is None else torch.cuda.stream(self._side)
@@ -142,8 +149,6 @@ class StreamFeed(DeviceFeed):
 
     def _by_decoder(self, places: list[int], files: list[Tensor]) -> list[Tensor]:
         """Images (3, h, w) on the device."""
-        if not places:
-            return []
         assert self.decoder is not None
         try:
             return self.decoder(files)
