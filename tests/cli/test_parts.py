@@ -1,12 +1,11 @@
 """Commands with memories in parts."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from mrdc._utils.files import try_lock
+from mrdc._utils.files import OpenFolder, try_lock
 from mrdc.memory.manifest import MANIFEST
 from mrdc.memory.replay import ReplayMemory
 from tests.cli.conftest import FAST
@@ -60,11 +59,11 @@ def test_wrong_outputs_change_nothing(folder: Path, photos: Path, tmp_path: Path
     assert "invalid size 'big'" in cli.refused(*pack, tmp_path / "n", "--part-size", "big")
     too_small = cli.refused(*pack, tmp_path / "n", "--part-size", "1kB")
     assert "part size 1,000 is too small" in too_small and not (tmp_path / "n").exists()
-    descriptor = os.open(folder, os.O_RDONLY)
-    assert try_lock(descriptor)
+    held = OpenFolder(folder)
+    assert try_lock(held)
     refused = cli.refused(*pack, folder, *parts, "--force")
     assert "m: another process is writing this memory; wait for it to finish" in refused
-    os.close(descriptor)
+    held.close()
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 

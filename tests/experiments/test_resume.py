@@ -215,7 +215,7 @@ def test_forgetting_by_hand(unbroken: Unbroken) -> None:
 def test_events_of_a_run(unbroken: Unbroken) -> None:
     """Every phase and epoch once, in order, with the measurements after a phase."""
     found = events(unbroken.folder)
-    kinds = ["start", *["phase_start", "epoch", "epoch", "phase"] * 3]
+    kinds = ["start", *["phase_start", "feed", "epoch", "epoch", "phase"] * 3]
     assert [event.get("event") for event in found[:-1]] == kinds
     phases = [event for event in found if event.get("event") == "phase"]
     assert [event["accuracy"] for event in phases] == found[-1]["accuracy"]

@@ -19,7 +19,7 @@ from mrdc.data.stream import Stream
 from mrdc.methods import Lesson, TrainSettings
 from mrdc.methods.tpcil import TPCIL, hebbian, nearest_images, pairs, spread, topology
 from mrdc.nn.net import Net, Output
-from mrdc.training.feed import shrunk
+from mrdc.training.pictures import shrunk
 from tests import helpers
 from tests.conftest import jpeg
 from tests.helpers import Run, examples, image_set, lesson, tiny

@@ -13,7 +13,8 @@ from mrdc.memory.budget import Budget
 from mrdc.methods import DDE, LUCIR, AANets, Method, Mnemonics
 from mrdc.nn.branches import Body, Branches, body_of, scaled, with_body
 from mrdc.nn.checkpoint import Architecture
-from mrdc.nn.net import NETWORKS, Net, Output, compiled
+from mrdc.nn.compile import NETWORKS, compiled
+from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv, Variant
 from mrdc.training.classes import ClassLearner, extra_bytes
 from tests.helpers import Run, changed, lived_in, small_run, small_stream, state_of

@@ -10,7 +10,8 @@ from torch import Tensor
 from mrdc.codec.image import Pixels
 from mrdc.data.examples import Examples
 from mrdc.data.photo import Photo
-from mrdc.training.feed import Feed, Resident
+from mrdc.training.batches import Feed
+from mrdc.training.feed import Resident
 from tests.conftest import jpeg
 
 CPU = torch.device("cpu")

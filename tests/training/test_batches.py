@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mrdc.data.loader import grouped
-from mrdc.training.feed import in_batches
+from mrdc.training.batches import in_batches
 
 
 @given(st.integers(1, 700), st.integers(1, 130))

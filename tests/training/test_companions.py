@@ -14,7 +14,9 @@ from mrdc.codec.image import Pixels
 from mrdc.data.batch_crops import centre_crops, crop_batch
 from mrdc.data.crops import centre_crop, tensor
 from mrdc.data.examples import Companions, Examples, Places
-from mrdc.training.feed import Feed, Resident, open_feed, shrunk
+from mrdc.training.batches import Feed
+from mrdc.training.feed import Resident, open_feed
+from mrdc.training.pictures import shrunk
 from tests.training.feeds import CPU, PLACES, equal, everything, examples, plain, ramp, varied
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -171,7 +173,7 @@ def test_many_companions_are_cropped_a_batch_at_a_time(monkeypatch: pytest.Monke
         sizes.append(len(images))
         return crop_batch(images, crops, size)
 
-    monkeypatch.setattr("mrdc.training.feed.crop_batch", watched)
+    monkeypatch.setattr("mrdc.training.gpu_feed.crop_batch", watched)
     _, _, more, _ = next(iter(opened(greys(12), "gpu", everyone(12, True)).epoch(5, 0, 0)))
     assert sizes == [5, 5, 5, 2]
     assert off_by(more, torch.arange(12)) < 0.1

@@ -1,6 +1,7 @@
 """Training on a GPU: recorded steps, bf16, compiled networks, crops, and a whole run."""
 
 import copy
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,17 +9,23 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
+from mrdc.codec import CODECS
+from mrdc.codec.image import Pixels
 from mrdc.methods.lucir import LUCIR
+from mrdc.nn.compile import compiled
 from mrdc.nn.heads import Linear
-from mrdc.nn.net import Net, compiled
+from mrdc.nn.net import Net
 from mrdc.training.classes import run_phases
-from mrdc.training.feed import GpuFeed
 from mrdc.training.fit import Epoch, Step, fit
+from mrdc.training.gpu_feed import GpuFeed
+from mrdc.training.pictures import Files
 from mrdc.training.settings import MemorySettings, TrainSettings
+from mrdc.training.stream_feed import StreamFeed, nvjpeg
 from tests.helpers import coloured_stream, tiny
-from tests.training.feeds import CPU, everything, varied
+from tests.training.feeds import CPU, everything, examples, ramp, varied
 
 pytestmark = [
     pytest.mark.gpu,
@@ -119,8 +126,56 @@ def test_crops_on_the_gpu_are_those_of_the_cpu(compiled: bool) -> None:
     assert (fast.cpu().float() - slow.float()).abs().max() < 2
 
 
+@pytest.mark.skipif(nvjpeg(CUDA) is None, reason="torchvision has no nvJPEG")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_streams_on_the_gpu_show_resident_images(compiled: bool) -> None:
+    """Up to the rounding of the decoder: smooth JPEGs, some of them scaled down, and a PNG."""
+    smooth = [jpeg_of(ramp(30 + n, 44 - n % 7)) for n in range(40)]
+    file = io.BytesIO()
+    Image.fromarray(ramp(20, 30)).save(file, "PNG")
+    source = examples([*smooth, file.getvalue()])
+    files = Files(source.photos, 32, 1e6)
+    stream = StreamFeed(files, source.labels, 16, CUDA, compiled=compiled, decoder=nvjpeg(CUDA))
+    assert stream.fast.sum() == 40
+    resident = GpuFeed(source, 16, CUDA, compiled=compiled)
+    for epoch in range(3):
+        (views, labels), (expected, same) = (
+            everything(feed, epoch=epoch, batch_size=8) for feed in (stream, resident)
+        )
+        assert torch.equal(labels, same)
+        assert (views.float() - expected.float()).abs().mean() < 2
+        assert (views.float() - expected.float()).abs().max() < 16
+    assert stream.fast.sum() == 40  # nothing was refused
+
+
+@pytest.mark.skipif(nvjpeg(CUDA) is None, reason="torchvision has no nvJPEG")
+def test_refused_files_are_decoded_by_the_host() -> None:
+    whole = jpeg_of(ramp(30, 40))
+    source = examples([whole] * 9)
+    feed = StreamFeed(Files(source.photos, 32, 1e6), source.labels, 16, CUDA, decoder=refuse)
+    views, _ = everything(feed)
+    resident, _ = everything(GpuFeed(source, 16, CUDA))
+    assert (views.float() - resident.float()).abs().max() < 1
+    assert not feed.fast.any()
+
+
+def refuse(files: list[Tensor]) -> list[Tensor]:
+    raise RuntimeError("Error while decoding JPEG images")
+
+
+def jpeg_of(pixels: Pixels) -> bytes:
+    return CODECS["jpeg"].encode(pixels, 95)
+
+
 @pytest.mark.parametrize(  # by default bf16, images on the GPU
-    "options", [{}, {"precision": "fp32", "resident": "stream"}, {"compile": "yes"}]
+    "options",
+    [
+        {},
+        {"precision": "fp32", "resident": "stream"},
+        {"compile": "yes"},
+        {"compile": "yes", "resident": "stream"},
+        {"resident": "ram"},
+    ],
 )
 def test_run_on_a_gpu_learns(options: dict[str, Any]) -> None:
     """LUCIR on five classes in two phases: far better than chance."""

@@ -124,10 +124,12 @@ def test_finished_run_is_not_trained_again() -> None:
 
 
 def test_events_and_results_describe_every_phase() -> None:
-    """A start, four epochs and a result each; all trained images are counted."""
+    """A start, a feed, four epochs and a result each; all trained images are counted."""
     keeper = cast(Patient, unbroken().keeper)
-    each = ["phase_start", *["epoch"] * 4, "phase"]
+    each = ["phase_start", "feed", *["epoch"] * 4, "phase"]
     assert [kind for kind, _ in keeper.events] == 2 * each
+    feeds = [fields for kind, fields in keeper.events if kind == "feed"]
+    assert feeds == [{"phase": phase, "stage": 0, "resident": "ram"} for phase in (0, 1)]
     starts = [fields for kind, fields in keeper.events if kind == "phase_start"]
     images = [fields["train_images"] for fields in starts]
     assert images[0] == 16 < images[1]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 from mrdc._utils.errors import OutputError
 
@@ -83,8 +84,23 @@ def _sync_folder(folder: Path) -> None:
             ) from error
 
 
-def try_lock(file: IO[bytes] | int, wait: bool = False) -> bool | None:
-    """Lock a file (or a folder, by its descriptor) until it is closed.
+class OpenFolder:
+    """A folder, opened to be locked."""
+
+    def __init__(self, path: Path):
+        self._number, self.closed = os.open(path, os.O_RDONLY), False
+
+    def fileno(self) -> int:
+        return self._number
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self._number)
+
+
+def try_lock(file: IO[bytes] | OpenFolder, wait: bool = False) -> bool | None:
+    """Lock a file or folder until it is closed.
 
     Returns True, False if another has it, or None without locks.
     """
@@ -96,7 +112,22 @@ def try_lock(file: IO[bytes] | int, wait: bool = False) -> bool | None:
         return False
     except (OSError, ImportError):  # the file system, or the operating system, has no locks
         return None
+    _locked.add(file)
     return True
+
+
+_locked: WeakSet[IO[bytes] | OpenFolder] = WeakSet()
+
+
+def _leave_locks() -> None:
+    """Close locked files in a forked process, which would hold the locks as long as it lives."""
+    for file in _locked:
+        if not file.closed:
+            os.close(file.fileno())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 def sweep(path: Path) -> None:

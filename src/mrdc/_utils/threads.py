@@ -114,3 +114,17 @@ def only_there(error: MrdcError) -> NoReturn:
         f"{error}: on {where}, but not on this machine; all must have the images under the same "
         "path, and the same packages"
     ) from None
+
+
+def ahead(items: Iterator[T], count: int) -> Iterator[T]:
+    """The same items, made by a thread up to `count` of them before they are needed."""
+    end = object()
+    with ThreadPoolExecutor(1) as pool:
+        pending = deque(pool.submit(next, items, end) for _ in range(count))
+        try:
+            while (item := pending.popleft().result()) is not end:
+                pending.append(pool.submit(next, items, end))
+                yield item  # type: ignore[misc]
+        finally:
+            for future in pending:
+                future.cancel()

@@ -20,6 +20,11 @@ from rich.progress import (
 from mrdc._utils.text import count, learned, printable
 
 LINE_SECONDS = 30.0  # between plain lines
+WHERE = {
+    "gpu": "images stay on the GPU, decoded",
+    "ram": "images stay in RAM, decoded",
+    "stream": "images are decoded in every epoch",
+}
 
 
 def say(line: str) -> None:
@@ -82,6 +87,7 @@ class RunProgress:
         self._bars = Progress(*columns, console=console, disable=hidden, transient=True)
         self._task: TaskID | None = None
         self._unit = "epoch"
+        self._resident = ""
         self._ticker = Ticker()
 
     def __enter__(self) -> "RunProgress":
@@ -100,6 +106,8 @@ class RunProgress:
             self._check(fields["images"], fields["of"])
         elif kind == "phase_start":
             self._start(fields)
+        elif kind == "feed":
+            self._feed(fields)
         elif kind == "resume":
             self._say(f"phase {fields['phase']}: resumed after {self._unit} {fields['epoch']}")
         elif kind == "epoch":
@@ -135,6 +143,18 @@ class RunProgress:
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(f"phase {fields['phase']}", total=None, info="")
+
+    def _feed(self, fields: dict[str, Any]) -> None:
+        """Say where images are, if this has changed."""
+        line = WHERE[fields["resident"]]
+        if fields.get("by_nvjpeg"):
+            line += f", {fields['by_nvjpeg']:,} of them by nvJPEG"
+        if rates := fields.get("images_per_second"):
+            measured = (f"{name} {rate:,.0f}" for name, rate in rates.items())
+            line += f" (images/s measured: {', '.join(measured)})"
+        if fields["resident"] != self._resident:
+            self._resident = fields["resident"]
+            self._say(f"phase {fields['phase']}: {line}")
 
     def _epoch(self, fields: dict[str, Any]) -> None:
         at = f"{self._unit} {fields['epoch']}/{fields['epochs']}"

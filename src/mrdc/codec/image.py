@@ -6,9 +6,11 @@ uint8, and the EXIF orientation is applied.
 
 import importlib
 import io
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,8 @@ class Room:
 
 
 _room = Room(IN_FLIGHT)
+if hasattr(os, "register_at_fork"):  # a thread may be using it
+    os.register_at_fork(after_in_child=partial(_room.__init__, IN_FLIGHT))  # type: ignore[misc]
 
 
 def upright(data: bytes) -> bool:

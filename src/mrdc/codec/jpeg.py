@@ -1,5 +1,6 @@
 """JPEG, 4:2:0, and the header shared by streams of one quality."""
 
+import struct
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -9,10 +10,11 @@ from PIL import Image
 
 from mrdc._utils.errors import ImageError
 from mrdc.codec.base import PillowCodec
-from mrdc.codec.image import Pixels, segments, simplejpeg
+from mrdc.codec.image import Pixels, segments, simplejpeg, upright
 
 END = b"\xff\xd9"
-FRAMES = (0xC0, 0xC2)  # markers of frame headers: baseline and progressive
+BASELINE, PROGRESSIVE, SCAN, ADOBE = 0xC0, 0xC2, 0xDA, 0xEE  # markers
+FRAMES = (BASELINE, PROGRESSIVE)
 _version = cache(version)
 
 
@@ -27,7 +29,7 @@ def split(stream: bytes) -> tuple[bytes, bytes]:
     for marker, start, after in segments(stream):
         if marker in FRAMES:
             size = start + 5
-        if marker in (0xC2, 0xDA):
+        if marker in (PROGRESSIVE, SCAN):
             if size is None or not stream.endswith(END):
                 break
             tables = stream[:size] + bytes(4) + stream[size + 4 : after]
@@ -45,6 +47,26 @@ def join(tables: bytes, body: bytes) -> bytes:
 def _size_position(tables: bytes) -> int:
     found = (start + 5 for marker, start, _ in segments(tables) if marker in FRAMES)
     return next(found, len(tables))
+
+
+def plain_sides(stream: bytes) -> tuple[int, int] | None:
+    """Height and width of a JPEG that any decoder reads alike: baseline, YCbCr, upright.
+
+    None for any other stream.
+    """
+    frame = b""
+    for marker, start, end in segments(stream) if upright(stream) else ():
+        block = stream[start + 4 : end]
+        if marker == ADOBE and block[:5] == b"Adobe" and block[-1] != 1:
+            return None  # RGB or CMYK
+        if marker == BASELINE:
+            frame = block
+        if marker == SCAN:
+            break
+    if len(frame) != 15 or frame[6::3] == b"RGB":  # three channels
+        return None
+    bits, height, width = struct.unpack(">BHH", frame[:5])
+    return (height, width) if bits == 8 and height and width else None
 
 
 class JpegOptimised(PillowCodec):

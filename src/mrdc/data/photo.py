@@ -18,10 +18,12 @@ class Photo(NamedTuple):
     Attributes:
         id: a name, unique in its set, for messages and files.
         load: reads the file's bytes, or RGB uint8 pixels (height, width, 3).
+        held: its bytes are in RAM, or in a mapped file, so that a copy would gain nothing.
     """
 
     id: str
     load: Callable[[], bytes | Pixels]
+    held: bool = False
 
     def pixels(self) -> Pixels:
         """Load and decode the image.
@@ -43,7 +45,7 @@ def loaded(photos: Sequence[Photo]) -> Sequence[Photo]:
 
 def loaded_photo(name: str, data: bytes | Pixels) -> Photo:
     """A photo with its contents in RAM."""
-    return Photo(name, partial(_same, data))
+    return Photo(name, partial(_same, data), held=True)
 
 
 def _same(data: bytes | Pixels) -> bytes | Pixels:

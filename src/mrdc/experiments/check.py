@@ -6,11 +6,9 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from mrdc._utils.errors import ImageError, UsageError
-from mrdc._utils.threads import ordered, workers
+from mrdc._utils.forked import Forked, cores, processes
 from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, digest, to_pixels
-from mrdc.detection.evaluate import NEEDS
-from mrdc.detection.learner import make_scene_method
 from mrdc.detection.settings import DetectSettings
 from mrdc.distributed.group import world
 from mrdc.experiments.settings import AnySettings
@@ -23,6 +21,7 @@ from mrdc.training.settings import RunSettings
 
 Listener = Callable[[str, dict[str, Any]], None]
 MOST_LR = 1e38  # float32 ends a little above
+GROUP = 16  # images that a process reads before it answers
 NAMED = 5  # unreadable images that an error lists
 
 
@@ -100,6 +99,9 @@ def check_compress(quality: int, codecs: Sequence[str]) -> None:
 
 def check_scenes(settings: DetectSettings) -> None:
     """Check the settings of a run on scenes."""
+    from mrdc.detection.evaluate import NEEDS  # imports torchvision, which takes seconds
+    from mrdc.detection.learner import make_scene_method
+
     train = settings.train
     check_numbers(
         ("--labelled", settings.labelled, 1),
@@ -162,9 +164,13 @@ def check_photos(
     sides = (("training", train), ("test", test))  # may hold files of the same name
     photos = [p._replace(id=f"{side} image {p.id}") for side, of in sides for p in of]
     found: list[bytes | ImageError] = []
-    with workers(threads) as pool:
-        for _, result in ordered(pool, look, photos):
-            found.append(result)
+
+    def look_at(start: int) -> list[bytes | ImageError]:
+        return list(map(look, photos[start : start + GROUP]))
+
+    with Forked(look_at, processes(threads, len(photos))) as pool:
+        for results in pool.ordered(range(0, len(photos), GROUP), 4 * cores()):
+            found += results
             listener("check", {"images": len(found), "of": len(photos)})
     errors = [str(result) for result in found if isinstance(result, ImageError)]
     if errors and not skip:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,21 +30,25 @@ from mrdc.experiments.folder import (
     rounded,
 )
 from mrdc.experiments.picked import with_picked_quality
-from mrdc.experiments.scenes import SceneExperiment
 from mrdc.experiments.settings import AnySettings, data_name, decisive_settings, folder_name
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
 from mrdc.training.settings import RunSettings
 
-Experiment = ClassExperiment | SceneExperiment
+if TYPE_CHECKING:
+    from mrdc.experiments.scenes import SceneExperiment
+
+    Experiment = ClassExperiment | SceneExperiment
 
 
 def open_experiment(
     settings: AnySettings, name: str = "", kept: Checked | None = None
-) -> Experiment:
+) -> "Experiment":
     """Open the images of a run."""
     if isinstance(settings, RunSettings):
         return ClassExperiment(settings, name, kept)
+    from mrdc.experiments.scenes import SceneExperiment  # imports torchvision, which takes seconds
+
     return SceneExperiment(settings, kept)
 
 

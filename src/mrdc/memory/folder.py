@@ -9,7 +9,6 @@ the images of each part from their sizes by `split`; let processes call `write_p
 parts a memory by `write_manifest`.
 """
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError
-from mrdc._utils.files import output_errors, try_lock
+from mrdc._utils.files import OpenFolder, output_errors, try_lock
 from mrdc.data.scenes import Boxes
 from mrdc.memory.accounting import metadata, optional_arrays
 from mrdc.memory.classes import (
@@ -140,9 +139,9 @@ def writing(folder: Path) -> Iterator[None]:
     with output_errors(folder):
         made = not folder.exists()
         folder.mkdir(exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        opened = OpenFolder(folder)
     try:
-        if try_lock(descriptor) is False:
+        if try_lock(opened) is False:
             raise OutputError(
                 f"{folder}: another process is writing this memory; wait for it to finish, or "
                 "choose another path"
@@ -155,7 +154,7 @@ def writing(folder: Path) -> Iterator[None]:
         if made:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
-        os.close(descriptor)
+        opened.close()
 
 
 def clean(folder: Path) -> None:

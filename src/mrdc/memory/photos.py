@@ -57,4 +57,4 @@ class StoredPhotos(Sequence[Photo]):
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
         _, images, rank = self._index.find(index)
-        return Photo(images.name(rank), partial(images.load, rank))
+        return Photo(images.name(rank), partial(images.load, rank), held=True)

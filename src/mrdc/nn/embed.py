@@ -17,6 +17,7 @@ from mrdc._utils.threads import engine, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre, stack, tensor
 from mrdc.data.photo import Photo, digest, to_pixels
+from mrdc.data.views import centre_views
 from mrdc.distributed.group import world
 from mrdc.memory.fill import Skip
 from mrdc.nn.checkpoint import digest as state_digest
@@ -200,7 +201,14 @@ def embed_together(
     size = embedder.batch_size
     ends = [min(len(photos), size * end) for end in world().bounds(-(-len(photos) // size))]
     start, stop = ends[world().rank : world().rank + 2]
-    rows = embed(photos[start:stop], embedder, threads=threads)[0]
+    own = photos[start:stop]
+    if embedder.whole or embedder.view is not None:
+        rows = embed(own, embedder, threads=threads)[0]
+    else:
+        views = centre_views(own, embedder.size, size, threads)
+        with torch.inference_mode():
+            found = [embedder.network(images).float() for images in views]
+        rows = torch.cat(found).cpu() if found else torch.empty(0, 0)
     width = max(world().join([rows.shape[1]]))  # a process without photos does not know it
     return world().gather(rows.reshape(len(rows), width), ends)
 

@@ -12,7 +12,6 @@ from mrdc.nn.heads import Head
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
 STD = (58.395, 57.12, 57.375)
-NETWORKS = 256  # compiled networks per process, each mode counting
 Maps = Callable[[Tensor], tuple[Tensor, ...]]
 
 
@@ -108,13 +107,3 @@ class Net(nn.Module):
         """Copy the weights of a network of the same body, and take its head."""
         self.backbone.load_state_dict(other.backbone.state_dict())
         self.head = other.head
-
-
-def compiled(net: Net) -> Maps:
-    """Compile the backbone, for `net.compiled`.
-
-    All networks of a process count towards one limit, beyond which nothing is compiled.
-    """
-    limit = torch._dynamo.config.recompile_limit
-    torch._dynamo.config.recompile_limit = max(limit, NETWORKS)
-    return torch.compile(net._maps, dynamic=False)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Literal
@@ -24,8 +24,9 @@ from mrdc.methods.base import Method, names_first_phase
 from mrdc.methods.lesson import Lesson, Loss, Substitutes
 from mrdc.nn.branches import with_body
 from mrdc.nn.checkpoint import BUILT_IN, HEADS, WIDTHS, Architecture, Checkpoint, digest
+from mrdc.nn.compile import compiled, compiling
 from mrdc.nn.embed import Embedder, embed_together, network_embedder, pick_device
-from mrdc.nn.net import Maps, Net, compiled
+from mrdc.nn.net import Maps, Net
 from mrdc.nn.settings import TrainSettings
 from mrdc.training.evaluate import Views, evaluate
 from mrdc.training.exemplars import Exemplars
@@ -180,6 +181,7 @@ class ClassLearner(Learner):
         self.teacher: Net | None = None
         self.views = Views(self.architecture.size, self.device, settings.resident, settings.threads)
         self.compiled: dict[Net, Maps] = {}
+        self.first_step: AbstractContextManager[None] | None = None  # for one that compiles
         self.session = Session(0, Keeper())
         self.stages = 0  # of the phase so far
         self.lesson: Lesson | None = None
@@ -229,6 +231,9 @@ class ClassLearner(Learner):
                 companions,
                 copies,
             )
+        self.session.keeper.event(
+            "feed", {"phase": self.session.phase, "stage": stage, **feed.about}
+        )
 
         def report(epoch: Epoch, stop: Stop) -> None:
             self.session.on_epoch(epoch, training.epochs, stage, training.lr)
@@ -244,8 +249,10 @@ class ClassLearner(Learner):
                 clamp=self.method.needs.clamp,
                 bf16=self.bf16,
                 on_epoch=report,
+                first_step=self.first_step,
                 **options,
             )
+        self.first_step = None
         few = examples.pick(range(min(len(examples), 8)))
         if not self.features(few).isfinite().all():
             raise TrainingError(
@@ -369,6 +376,7 @@ class ClassLearner(Learner):
         for net in nets if wanted and self.bf16 and alone else []:
             if net not in self.compiled:
                 self.compiled[net] = compiled(net)
+                self.first_step = compiling(nets, together)
             net.compiled = frozenset((size, together)), self.compiled[net]
         try:
             yield

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from mrdc.data.examples import Examples
-from mrdc.data.loader import batches
+from mrdc.data.views import centre_views
 from mrdc.distributed.group import world
 from mrdc.nn.embed import exact
 from mrdc.nn.net import Net, Output
 from mrdc.training.feed import SHARE, Resident, free_memory
+
+BATCH = 128
 
 
 class Views:
@@ -33,18 +35,9 @@ class Views:
             yield from self._make(part) if isinstance(part, Examples) else part
 
     def _make(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        made = batches(
-            examples.photos,
-            examples.labels,
-            batch_size=128,
-            size=self.size,
-            train=False,
-            seed=0,
-            epoch=0,
-            threads=self.threads,
-        )
-        for images, labels in made:
-            yield images.to(self.device), labels.to(self.device)
+        labels = torch.split(torch.tensor(examples.labels, device=self.device), BATCH)
+        views = centre_views(examples.photos, self.size, BATCH, self.threads)
+        yield from zip((images.to(self.device) for images in views), labels, strict=False)
 
 
 def evaluate(

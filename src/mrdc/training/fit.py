@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,7 @@ from mrdc.distributed.group import world
 from mrdc.methods.lesson import Loss
 from mrdc.nn.modes import modes, without_gradients
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.feed import Feed, in_batches
+from mrdc.training.batches import Feed, in_batches
 
 WARM_UP = 3  # plain steps before a step is recorded as a CUDA graph
 
@@ -60,6 +61,7 @@ def fit(
     resume: Stop | None = None,
     rate: Callable[[int], float] | None = None,
     graph: bool = True,
+    first_step: AbstractContextManager[None] | None = None,
     on_epoch: Callable[[Epoch, Stop], None] = lambda epoch, stop: None,
 ) -> None:
     """Minimise `loss(images, labels, ...)` by SGD over a feed.
@@ -70,6 +72,7 @@ def fit(
         clamp: bound on every element of the gradients.
         rate: learning rate of an epoch; by default the schedule of the training.
         graph: whether steps on a GPU may be recorded.
+        first_step: entered for the first step only.
     """
     able = [p for p in model.parameters() if p.requires_grad]
     chosen = {id(p) for p in (able if parameters is None else parameters)}
@@ -89,7 +92,9 @@ def fit(
             for images, labels, *more in feed.epoch(training.batch_size, seed, number):
                 if training.brightness:
                     images = jitter(images, next(factors))
-                total += step(images, labels, *more) * len(labels)
+                with first_step or nullcontext():
+                    total += step(images, labels, *more) * len(labels)
+                first_step = None
         mean = float(world().sum(total)) / len(feed)  # the one wait for the device
         epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
         on_epoch(epoch, Stop(number + 1, step.momentum()))
@@ -184,7 +189,8 @@ class Step:
         """Record a step, without taking it."""
         self.batch = [tensor.clone() for tensor in batch]
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream):
+        mode = "thread_local"  # a feed may decode in another thread meanwhile
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode=mode):
             self.value = self._plain(*self.batch)
 
     def _plain(self, *batch: Tensor) -> Tensor:

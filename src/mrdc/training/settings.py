@@ -56,7 +56,8 @@ class LearnSettings:
     compile: Literal["auto", "yes", "no"] = "auto"
     """Compile the training step on a GPU; auto: if the run is long enough to repay it."""
     resident: Literal["auto", "gpu", "ram", "stream"] = "auto"
-    """Where decoded images are kept during a phase; auto: the first of gpu, ram with room."""
+    """Where images are kept during a phase: decoded on the GPU or in RAM, or as files that are
+    decoded in every epoch (stream); auto: the fastest with room, and the log says which."""
     threads: int | None = None
     """Threads that decode and encode; by default one per core, up to eight. Results do not depend
     on it."""

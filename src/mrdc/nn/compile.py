@@ -1,0 +1,58 @@
+"""Compiled networks, and the code that other processes and later runs need not compile again."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from mrdc._utils.files import cache_folder, try_lock
+from mrdc.nn.net import Maps, Net
+
+NETWORKS = 256  # compiled networks per process, each mode counting
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def compiled(net: Net) -> Maps:
+    """Compile the backbone, for `net.compiled`.
+
+    All networks of a process count towards one limit, beyond which nothing is compiled.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # takes seconds
+
+    folder, chosen = code_folder(), os.environ.get(FOLDER)
+    if folder is not None and chosen in (None, default_cache_dir()):  # not by the user
+        os.environ[FOLDER] = str(folder)
+    limit = torch._dynamo.config.recompile_limit
+    torch._dynamo.config.recompile_limit = max(limit, NETWORKS)
+    return torch.compile(net._maps, dynamic=False)
+
+
+def code_folder() -> Path | None:
+    """Where compiled code is kept: in $MRDC_CACHE or the user's cache folder, by version of torch.
+
+    Torch itself tells GPUs and settings apart. None if the folder cannot be used.
+    """
+    try:
+        folder = cache_folder() / "compiled" / f"torch-{torch.__version__}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder if os.access(folder, os.W_OK) else None
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+        print(f"mrdc: compiled code is not kept ({error})", file=sys.stderr)
+        return None
+
+
+@contextmanager
+def compiling(nets: Iterable[Net], size: int) -> Iterator[None]:
+    """Let one process compile these networks for a batch size, while others wait to reuse it."""
+    folder = code_folder()
+    if folder is None:
+        yield
+        return
+    code = f"{size} {[repr(net.backbone) for net in nets]}".encode()
+    with (folder / f"{hashlib.sha256(code).hexdigest()[:16]}.lock").open("wb") as file:
+        try_lock(file, wait=True)
+        yield

@@ -1,0 +1,59 @@
+"""Compiled code is kept for other processes, and compiled by one of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mrdc._utils.files import try_lock
+from mrdc.nn.compile import FOLDER, code_folder, compiled, compiling
+from mrdc.nn.heads import Linear
+from tests.helpers import tiny
+
+
+def test_code_is_kept_by_version_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In our cache folder, unless the user has chosen another for torch."""
+    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    net = tiny("plain", Linear, classes=2)
+    with torch._dynamo.config.patch(recompile_limit=8):
+        compiled(net)
+        assert os.environ[FOLDER] == str(tmp_path / "cache/compiled" / f"torch-{torch.__version__}")
+        monkeypatch.setenv(FOLDER, "chosen")
+        compiled(net)
+    assert os.environ[FOLDER] == "chosen"
+
+
+def test_a_folder_that_cannot_be_used_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MRDC_CACHE", str(tmp_path / "file"))
+    assert code_folder() is None
+    assert "compiled code is not kept" in capsys.readouterr().err
+    with compiling([tiny("plain", Linear, classes=2)], 8):
+        pass
+
+
+def test_one_process_compiles_while_others_with_the_same_network_wait() -> None:
+    """Others, with other networks or another batch, do not."""
+    net = tiny("plain", Linear, classes=2)
+    with compiling([net], 8):
+        (file,) = (code_folder() or Path()).glob("*.lock")
+        with compiling([net], 16), compiling([net, net], 8):
+            pass
+        with file.open("wb") as second:
+            assert try_lock(second) is False
+    with file.open("wb") as second:
+        assert try_lock(second)
+
+
+def test_a_run_does_not_import_what_it_may_not_need() -> None:
+    """Each takes seconds: for scenes, and for compiled networks."""
+    late = ("torchvision", "torch._inductor")
+    code = f"import sys, mrdc.experiments.run, mrdc.cli.runs; print(set({late}) & {{*sys.modules}})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"
