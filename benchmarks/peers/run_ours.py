@@ -10,10 +10,10 @@ from mrdc import __version__
 from mrdc.data.stream import Stream, open_stream
 from mrdc.methods.options import make_method
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.classes import learn_classes
+from mrdc.training.classes import learn_classes, make_architecture
 from mrdc.training.resume import Keeper
 from mrdc.training.settings import LearnSettings, MemorySettings
-from timing import PHASES, DoneError, Setup, options, report, setup_of
+from timing import PHASES, DoneError, Setup, options, report, require_resnet18, setup_of
 
 PATHS: dict[str, dict[str, Any]] = {
     "usual": {"precision": "auto", "compile": "yes", "resident": "auto"},
@@ -69,9 +69,9 @@ def main() -> None:
     for path in given.paths:
         facts = {"library": "mrdc", "version": __version__, "method": "icarl", "path": path}
         try:
-            settings = settings_of(setup, path)
-            watch = Watch(setup, **facts)
-            learn_classes(make_method("icarl"), stream_of(setup), settings, keeper=watch)
+            settings, method = settings_of(setup, path), make_method("icarl")
+            require_resnet18(make_architecture(settings, method).build())
+            learn_classes(method, stream_of(setup), settings, keeper=Watch(setup, **facts))
         except DoneError:
             pass
 
