@@ -29,7 +29,7 @@ CLASSES = 100
 HEAD = b"P6 1 1 255\n"  # of an image of one pixel; its colour follows
 NAME = 12  # bytes of a name, with its NUL
 BATCH, BATCHES = 256, 20
-FITTED = ("open_s", "first_batch_s", "image_us", "targets_s", "audit_s")
+FITTED = ("open_cpu_s", "first_batch_cpu_s", "image_cpu_us", "targets_cpu_s", "audit_cpu_s")
 
 
 def made(count: int, part_size: str | None) -> ReplayMemory:
@@ -69,41 +69,48 @@ def status(field: str) -> float:
 
 def reading(path: Path) -> dict[str, float]:
     """Seconds to open a memory, to draw the first batch and later ones; MB of RAM."""
-    anonymous, before = status("RssAnon"), time.perf_counter()
+    anonymous, before, cpu = status("RssAnon"), time.perf_counter(), time.process_time()
     memory = ReplayMemory.load(path)
-    opened = time.perf_counter()
+    opened, opened_cpu = time.perf_counter(), time.process_time()
     growth = status("RssAnon") - anonymous
     memory.sample(BATCH, seed=SEED, threads=1)
-    first = time.perf_counter()
+    first, first_cpu = time.perf_counter(), time.process_time()
     for number in range(BATCHES):
         memory.sample(BATCH, seed=SEED + 1 + number, threads=1)
-    done = time.perf_counter()
+    done, done_cpu = time.perf_counter(), time.process_time()
     labels = memory.targets
     assert len(labels) == len(memory)
+    each = 1e6 / BATCH / BATCHES
     return {
         "open_s": opened - before,
+        "open_cpu_s": opened_cpu - cpu,
         "open_mb": growth,
         "first_batch_s": first - opened,
-        "image_us": 1e6 * (done - first) / BATCH / BATCHES,
+        "first_batch_cpu_s": first_cpu - opened_cpu,
+        "image_us": (done - first) * each,
+        "image_cpu_us": (done_cpu - first_cpu) * each,
         "targets_s": time.perf_counter() - done,
+        "targets_cpu_s": time.process_time() - done_cpu,
         "private_mb": status("RssAnon") - anonymous,
     }
 
 
 def auditing(path: Path) -> dict[str, float]:
     """Seconds to audit a memory, and MB of RAM at most."""
-    anonymous, peak, start = status("RssAnon"), status("VmHWM"), time.perf_counter()
+    anonymous, peak = status("RssAnon"), status("VmHWM")
+    start, cpu = time.perf_counter(), time.process_time()
     found = audit(path)
     assert not found.problems, found.problems[:3]
     return {
         "audit_s": time.perf_counter() - start,
+        "audit_cpu_s": time.process_time() - cpu,
         "audit_private_mb": status("RssAnon") - anonymous,
         "audit_peak_mb": status("VmHWM") - peak,  # with pages of the files
     }
 
 
 def exponent(name: str, rows: dict[int, dict[str, float]]) -> float:
-    """Slope of log seconds over log counts, where they were measured."""
+    """Slope of log CPU time over log counts, where it was measured."""
     found = {count: row[name] for count, row in rows.items() if name in row}
     return float(np.polyfit(np.log(list(found)), np.log(list(found.values())), 1)[0])
 
@@ -119,7 +126,7 @@ def main() -> None:
     forms = {"both": (None, given.part_size), "file": (None,), "parts": (given.part_size,)}
     for part_size in forms[given.form]:
         rows = {count: measured(count, part_size, given) for count in given.counts}
-        fits = {name: exponent(name, rows) for name in FITTED}
+        fits = {name: exponent(name, rows) for name in FITTED if len(rows) > 1}
         emit("large", event="exponents", part_size=part_size, **fits, **machine())
 
 
@@ -131,7 +138,7 @@ def measured(count: int, part_size: str | None, given: argparse.Namespace) -> di
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
             written = pool.submit(write, count, part_size, place / "m").result()
             best = [pool.submit(reading, place / "m").result() for _ in range(3)]
-            row = min(best, key=lambda found: found["open_s"])
+            row = min(best, key=lambda found: found["open_cpu_s"])
             if count <= given.audit_most:
                 row |= pool.submit(auditing, place / "m").result()
         emit(

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mrdc._utils.text import count, learned, printable, ratio, small_number
 from mrdc.cli.tables import plain, remarks, some, styled, table
+from mrdc.codec.jpeg_progressive import SCANS
 from mrdc.experiments.pairs import Difference
 from mrdc.planning.settings import SYMBOLS
 from mrdc.training.results import RunResult
@@ -105,8 +106,9 @@ def kept(console: Console, found: RunResult) -> None:
     qualities = chosen if isinstance(chosen, list) else [chosen]  # one per phase, if dynamic
     names = ["originals" if quality is None else f"quality {quality}" for quality in qualities]
     if held.budget_bytes:
+        scans = "" if held.scans is None else f" with {held.scans:.1f} of {SCANS} scans"
         console.print(
-            f"Memory: {held.items:,} images as {', '.join(dict.fromkeys(names))}, "
+            f"Memory: {held.items:,} images as {', '.join(dict.fromkeys(names))}{scans}, "
             f"{held.bytes:,} of {held.budget_bytes:,} bytes ({printable(found.budget)})"
         )
     if held.parameter_bytes:

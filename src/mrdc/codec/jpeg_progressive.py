@@ -96,7 +96,10 @@ def seal(stream: bytes) -> bytes:
 
 def scans_intact(stream: bytes) -> bool:
     """Check the scans of a file, cut or not, against the checksums written with it."""
-    ends, start = scan_ends(stream), stream.find(SEAL)
+    try:
+        ends, start = scan_ends(stream), stream.find(SEAL)
+    except ImageError:
+        return False
     if not 0 <= start < ends[0]:
         return False
     after = start + len(SEAL) + 4 * SCANS

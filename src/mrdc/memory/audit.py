@@ -12,10 +12,13 @@ import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.threads import ordered, workers
+from mrdc.codec.jpeg import join
 from mrdc.codec.jpeg_progressive import scans_intact
+from mrdc.codec.scaled import restored
 from mrdc.data.photo import to_pixels
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.manifest import MANIFEST
+from mrdc.memory.rows import image_digest
 from mrdc.memory.stored import Part, StoredMemory, open_memory, size_on_disk
 from mrdc.memory.values import unpack
 
@@ -87,13 +90,15 @@ def _has_duplicates(memory: StoredMemory) -> bool:
 
 
 def _image_problem(file: MemoryFile, index: int) -> str | None:
-    if not file.intact(index):
+    tables, body, values = file.pieces(index)
+    stream = join(tables, body) if tables else body
+    if file.expected(index) != image_digest(stream, values):
         return f"image {index}: its bytes do not match their SHA-256"
     try:
-        if file.has_scans(index) and not scans_intact(file.stream(index)):
+        if file.has_scans(index) and not scans_intact(stream):
             return f"image {index}: its scans do not match the checksums written with it"
-        to_pixels(file.load(index), f"image {index}")
-        unpack(file.values(index))
+        to_pixels(restored(stream, file.scale(index)), f"image {index}")
+        unpack(values)
     except MemoryFileError as error:
         return f"image {index}: {error}"
     except MrdcError as error:
