@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,13 +15,14 @@ from torch import Tensor
 
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
-from mrdc.methods.lucir import LUCIR
+from mrdc.methods import LUCIR, Fidelity, Method
 from mrdc.nn.compile import compiled
 from mrdc.nn.heads import Linear
 from mrdc.nn.net import Net
 from mrdc.training.classes import run_phases
 from mrdc.training.fit import Epoch, Step, fit
 from mrdc.training.gpu_feed import GpuFeed
+from mrdc.training.match import Copies
 from mrdc.training.pictures import Files
 from mrdc.training.settings import MemorySettings, TrainSettings
 from mrdc.training.stream_feed import StreamFeed, nvjpeg
@@ -119,8 +121,12 @@ def test_compiled_network_gives_the_same_maps(training: bool) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_crops_on_the_gpu_are_those_of_the_cpu(compiled: bool) -> None:
-    """To two grey levels: the GPU computes in fp16."""
-    feeds = GpuFeed(varied(20), 16, CPU), GpuFeed(varied(20), 16, CUDA, compiled=compiled)
+    """To two grey levels: the GPU computes in fp16. With copies of some images."""
+    copies = Copies(0.5, np.arange(10), varied(30).pick(range(20, 30)))
+    feeds = [
+        GpuFeed(varied(20), 16, device, compiled=compiled and device is CUDA, copies=copies)
+        for device in (CPU, CUDA)
+    ]
     (slow, labels), (fast, same) = (everything(one, batch_size=5) for one in feeds)
     assert fast.is_cuda and torch.equal(labels, same.cpu())
     assert (fast.cpu().float() - slow.float()).abs().max() < 2
@@ -167,6 +173,7 @@ def jpeg_of(pixels: Pixels) -> bytes:
     return CODECS["jpeg"].encode(pixels, 95)
 
 
+@pytest.mark.parametrize("method", [LUCIR(), Fidelity(LUCIR())])
 @pytest.mark.parametrize(  # by default bf16, images on the GPU
     "options",
     [
@@ -177,16 +184,16 @@ def jpeg_of(pixels: Pixels) -> bytes:
         {"resident": "ram"},
     ],
 )
-def test_run_on_a_gpu_learns(options: dict[str, Any]) -> None:
-    """LUCIR on five classes in two phases: far better than chance."""
+def test_run_on_a_gpu_learns(options: dict[str, Any], method: Method) -> None:
+    """Five classes in two phases, matched: far better than chance."""
     found = run_phases(
-        LUCIR(),
+        method,
         coloured_stream(3, 2, images=32),
         network="resnet18-narrow",
         size=32,
         device="cuda",
         memory=MemorySettings("10/class", quality="auto", qualities=(75, 50)),
-        train=TrainSettings(epochs=20, lr=0.05, batch_size=16),
+        train=TrainSettings(epochs=20, lr=0.05, batch_size=16, match=0.5),
         **options,
     )
     assert found.accuracy[0] > 80 and found.accuracy[1] > 40, found.accuracy
