@@ -11,7 +11,7 @@ from mrdc.cli.lists import study_lines
 from mrdc.detection.settings import DetectSettings
 from mrdc.memory.export import Format
 from mrdc.planning.add import AddSettings
-from mrdc.planning.settings import PackSettings, PlanSettings
+from mrdc.planning.settings import Location, PackSettings, PlanSettings
 from mrdc.training.settings import RunSettings
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
@@ -48,7 +48,7 @@ class PackCommand(PackSettings):
 class InfoCommand:
     """Show the contents of a memory file."""
 
-    memory: tyro.conf.Positional[Path]
+    memory: tyro.conf.Positional[Location]
     """A memory file."""
     json: Json = False
 
@@ -57,7 +57,7 @@ class InfoCommand:
 class AuditCommand:
     """Recompute every byte and checksum of a memory file."""
 
-    memory: tyro.conf.Positional[Path]
+    memory: tyro.conf.Positional[Location]
     """A memory file."""
     json: Json = False
 
@@ -66,9 +66,9 @@ class AuditCommand:
 class ExportCommand:
     """Write the images of a memory file for other tools."""
 
-    memory: tyro.conf.Positional[Path]
+    memory: tyro.conf.Positional[Location]
     """A memory file."""
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    output: Annotated[Location, tyro.conf.arg(aliases=["-o"])]
     """Folder or tar to create."""
     format: Format | None = None
     """folder: a sub-folder per class; webdataset: a tar of images, classes and details; coco:
@@ -78,7 +78,7 @@ class ExportCommand:
 
 
 Changed = Annotated[
-    Path | None,
+    Location | None,
     tyro.conf.arg(
         aliases=["-o"], help="Memory file to write; by default the file is changed in place."
     ),
@@ -97,7 +97,7 @@ class AddCommand(AddSettings):
 class RemoveCommand:
     """Remove classes from a memory file."""
 
-    memory: tyro.conf.Positional[Path]
+    memory: tyro.conf.Positional[Location]
     """A memory file."""
     classes: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="CLASS...")]
     """Names or labels of classes."""
@@ -110,7 +110,7 @@ class RemoveCommand:
 class RebudgetCommand:
     """Change the budget of a memory file; drops the lowest ranks to fit."""
 
-    memory: tyro.conf.Positional[Path]
+    memory: tyro.conf.Positional[Location]
     """A memory file."""
     budget: tyro.conf.Positional[str]
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
@@ -123,9 +123,11 @@ class RebudgetCommand:
 class MergeCommand:
     """Merge memory files into one; classes with the same name become one."""
 
-    memories: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="MEMORY...")]
+    memories: Annotated[
+        tyro.conf.Positional[tuple[Location, ...]], tyro.conf.arg(metavar="MEMORY...")
+    ]
     """Two memory files or more."""
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    output: Annotated[Location, tyro.conf.arg(aliases=["-o"])]
     """Memory file to write."""
     budget: str | None = None
     """As for `pack`; by default that of the first file."""

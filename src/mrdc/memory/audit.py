@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, MrdcError
+from mrdc._utils.store_path import as_path
 from mrdc._utils.threads import ordered, workers
 from mrdc.data.photo import to_pixels
 from mrdc.memory.file import MemoryFile
@@ -34,7 +34,7 @@ def audit(
     path: str | os.PathLike[str], progress: Callable[[int], None] = lambda count: None
 ) -> Audit:
     """Check the index and the budget of a memory file, and decode every image."""
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         raise MemoryFileError(f"{path}: no such memory file")
     size = path.stat().st_size

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
-from mrdc._utils.files import check_name, sweep
+from mrdc._utils.files import check_folder, check_name, scratch_folder, sweep
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
 from mrdc.memory.encode import Item
@@ -43,8 +43,7 @@ class Edited:
 
 def check_output(path: Path, force: bool) -> None:
     """Refuse, before any work, to replace something that is not a memory file."""
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
+    check_folder(path)
     check_name(path)
     sweep(path)
     if not path.exists() and not path.is_symlink():
@@ -122,7 +121,7 @@ def merge(paths: Sequence[Path], output: Path, budget: str | None, force: bool) 
         raise UsageError(f"merge needs two memory files or more, got {len(paths)}")
     check_output(output, force)
     memories = [ReplayMemory.load(path) for path in paths]
-    merged = _like(memories[0], output.parent)
+    merged = _like(memories[0], scratch_folder(output))
     merged.notes = {"merged": [path.name for path in paths]}
     ranked: dict[str, Sequence[Item]] = {}
     seen: dict[str, int] = {}

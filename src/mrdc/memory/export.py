@@ -10,11 +10,14 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from mrdc._utils import stores
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
-from mrdc._utils.files import beside, check_name, output_errors, whole_file
+from mrdc._utils.files import beside, check_folder, check_name, output_errors, whole_file
+from mrdc._utils.store_path import StorePath
 from mrdc._utils.text import harmless
 from mrdc.codec.image import decode
 from mrdc.data.scenes import Boxes
@@ -52,8 +55,7 @@ def export(
     check_name(output)
     if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; choose a new path")
-    if not output.absolute().parent.is_dir():
-        raise OutputError(f"{output}: there is no folder {output.parent}")
+    check_folder(output)
     plain = "coco" if file.box_classes else "folder"
     writers = {"folder": _folder, "webdataset": _webdataset, "coco": _coco}
     writers[format or ("webdataset" if output.suffix == ".tar" else plain)](file, output, progress)
@@ -105,8 +107,16 @@ def in_file(boxes: Boxes, scale: float) -> list[list[float]]:
 
 
 @contextmanager
-def _whole_folder(output: Path) -> Iterator[Path]:
-    """Make a folder that appears under its name only when it is complete."""
+def _whole_folder(output: Path, last: str) -> Iterator[Path]:
+    """Make a folder that appears under its name only when it is complete.
+
+    In an object store, the file `last` appears when all others are there.
+    """
+    if isinstance(output, StorePath):
+        send = partial(stores.put_folder, url=str(output), last=last)
+        with stores.staged(str(output), send) as local, _whole_folder(local, last) as folder:
+            yield folder
+        return
     with output_errors(output):
         temporary = beside(output.absolute())
         try:
@@ -121,7 +131,7 @@ def _whole_folder(output: Path) -> Iterator[Path]:
 def _folder(file: MemoryFile, output: Path, progress: Advance) -> None:
     names = file.class_names
     folders = dict(zip(names, safe_names(list(names.values())), strict=True))
-    with _whole_folder(output) as folder:
+    with _whole_folder(output, "manifest.csv") as folder:
         manifest = folder / "manifest.csv"
         with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
             writer = csv.writer(listing)
@@ -165,7 +175,7 @@ def _coco(file: MemoryFile, output: Path, progress: Advance) -> None:
     boxes, names = file.boxes, safe_names([os.path.splitext(name)[0] for name in file.sources])
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    with _whole_folder(output) as folder:
+    with _whole_folder(output, "annotations.json") as folder:
         (folder / "images").mkdir()
         for index, stream, kind, _, _, source in _images(file, progress):
             name = f"{names[index]}.{kind}"

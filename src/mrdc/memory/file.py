@@ -15,7 +15,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,13 @@ from safetensors import SafetensorError, safe_open
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import whole_file
+from mrdc._utils.store_path import StorePath, as_path
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import join
 from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import Budget
+from mrdc.memory.remote import RemoteFile
 from mrdc.memory.validate import (
     DTYPES,
     FORMAT,
@@ -51,7 +53,7 @@ class MemoryFile:
     """A memory file opened for reading, its index checked; the payload stays on disk."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        self.path = as_path(path)
         raw = self._read_header()
         try:
             self._open(raw)
@@ -60,19 +62,19 @@ class MemoryFile:
 
     def _open(self, raw: bytes) -> None:
         """Check header and index, and map the arrays."""
-        start, whole = 8 + len(raw), np.memmap(self.path, "u1", "r")
+        start, whole = 8 + len(raw), self._bytes
         header, metadata = read_header(raw, len(whole) - start)
         self.sha256: str = metadata["sha256"]
-        index = whole[start:][: header["payload"]["data_offsets"][0]]
+        payload = start + header.pop("payload")["data_offsets"][0]
+        index = whole[start:payload]
         if index_digest(raw.replace(self.sha256.encode(), ZEROS, 1), [index]) != self.sha256:
             raise MemoryFileError("the index does not match its checksum: damaged")
         self.arrays: dict[str, NDArray[Any]] = {}
         for name, entry in header.items():
-            (begin, end), shape = entry["data_offsets"], tuple(entry["shape"])
-            self.arrays[name] = np.empty(shape, DTYPES[entry["dtype"]])
-            if begin < end:
-                dtype = self.arrays[name].dtype
-                self.arrays[name] = np.memmap(self.path, dtype, "r", start + begin, shape)
+            data = index[slice(*entry["data_offsets"])]
+            self.arrays[name] = data.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        rest = whole.after(payload) if isinstance(whole, RemoteFile) else whole[payload:]
+        self.arrays["payload"] = cast(NDArray[Any], rest)
         self.meta: dict[str, Any] = read_json(metadata["memory"])
         self.tables = read_tables(self.meta)
         check_index(self.arrays, self.meta, len(self.tables))
@@ -80,10 +82,17 @@ class MemoryFile:
     def _read_header(self) -> bytes:
         """The JSON header; safetensors refuses one that is malformed or does not span the file."""
         path = self.path
+        if isinstance(path, StorePath):
+            self._bytes: RemoteFile | NDArray[np.uint8] = RemoteFile(path)
+            length = int.from_bytes(self._bytes[:8].tobytes(), "little")
+            if length > min(HEADER_BYTES, len(self._bytes) - 8):
+                raise MemoryFileError(f"{path}: not a memory file, or cut short or damaged")
+            return self._bytes[8 : 8 + length].tobytes()
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise MemoryFileError(f"{path}: not a regular file, so not a memory file")
             with path.open("rb") as file, safe_open(path, framework="numpy"):
+                self._bytes = np.memmap(path, np.uint8, "r")
                 return file.read(int.from_bytes(file.read(8), "little"))
         except FileNotFoundError:
             raise MemoryFileError(f"{path}: no such memory file") from None

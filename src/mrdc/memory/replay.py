@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, SupportsIndex
 
 from mrdc._utils.errors import BudgetError, UsageError
+from mrdc._utils.store_path import as_path
 from mrdc.memory.accounting import entry_cost, metadata, room
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.classes import from_file, tables_in_use, to_arrays
@@ -219,7 +219,7 @@ class ReplayMemory(Storing):
     # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory file, whole or not at all.
+        """Write the memory file, to a path or URL, whole or not at all.
 
         If names, notes, boxes, quality or codec have changed since the last images were added,
         the lowest ranks may be dropped so that a budget in bytes still bounds the file. Images
@@ -230,7 +230,7 @@ class ReplayMemory(Storing):
             OutputError: the file cannot be written; an older file stays as it was.
         """
         self._refit()
-        path, classes = Path(path), self._classes.values()
+        path, classes = as_path(path), self._classes.values()
         arrays = to_arrays(self._classes)
         sources = split_names(arrays["sources"].tobytes())
         arrays |= box_arrays(sources, self.boxes, self.box_classes)
@@ -249,8 +249,8 @@ class ReplayMemory(Storing):
     def load(
         cls, path: str | os.PathLike[str], transform: Transform | None = None
     ) -> "ReplayMemory":
-        """Open a memory file; its images stay mapped, not read."""
-        payload = Mapped(Path(path))
+        """Open a memory file; its images are mapped, or read from a URL when they are needed."""
+        payload = Mapped(as_path(path))
         file, meta = payload.file, payload.file.meta
         memory = cls(
             file.budget,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from mrdc._utils.files import scratch_folder
+from mrdc._utils.store_path import as_path
 from mrdc.memory.edit import check_output
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
@@ -90,7 +92,7 @@ def pack(
         MrdcError: arguments or images that cannot be used; nothing is left behind.
     """
     settings = PackSettings(
-        Path(photos), str(budget), output=Path(output), force=force, **as_settings(options)
+        as_path(photos), str(budget), output=as_path(output), force=force, **as_settings(options)
     )
     return run_pack(settings, embedder=given_embedder(options))
 
@@ -105,7 +107,9 @@ def run_pack(
     space = search_space(settings)
     searching = len(space) > 1
     plan: Plan | None = None
-    with scan(settings, progress, embedder, folder=path.parent, measuring=searching) as seen:
+    with scan(
+        settings, progress, embedder, folder=scratch_folder(path), measuring=searching
+    ) as seen:
         if searching:
             found = search(seen.pool, seen.budget, settings, exact=settings.exact)
             plan = make_plan(settings, seen, found)
