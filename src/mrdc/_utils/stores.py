@@ -40,20 +40,24 @@ def is_url(text: str) -> bool:
 
 def find(url: str) -> Object | None:
     """An object; None if there is none."""
-    try:
-        with _errors(url) as store:
-            about = store.info(store._strip_protocol(url))
-    except FileNotFoundError:
-        return None
-    if about["type"] != "file":
+    about = _info(url)
+    if about.get("type") != "file":
         return None
     return Object(int(about["size"]), str([str(about.get(name)) for name in STAMPS]))
 
 
 def is_folder(url: str) -> bool:
     """Check for objects below a URL."""
-    with _errors(url) as store:
-        return bool(store.isdir(store._strip_protocol(url)))
+    return _info(url).get("type") == "directory"
+
+
+def _info(url: str) -> dict[str, Any]:
+    """What a store says about a URL; empty if there is nothing."""
+    try:
+        with _errors(url) as store:
+            return dict(store.info(store._strip_protocol(url)))
+    except FileNotFoundError:
+        return {}
 
 
 def sizes(urls: Sequence[str]) -> dict[str, int]:
@@ -127,12 +131,11 @@ def put(file: Path, url: str) -> None:
         raise OutputError(f"{url}: cannot be written: there is no such bucket") from None
 
 
-def put_folder(folder: Path, url: str, last: str) -> None:
-    """Write the files of a folder below a URL, and the one called `last` after all others."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = [file.relative_to(folder).as_posix() for file in files]
+def put_files(folder: Path, names: Sequence[str], url: str) -> None:
+    """Write files of a folder below a URL, the last of them when all others are there."""
+    *others, last = names
     with ThreadPoolExecutor(REQUESTS) as pool:
-        jobs = [pool.submit(put, folder / n, f"{url}/{n}") for n in names if n != last]
+        jobs = [pool.submit(put, folder / name, f"{url}/{name}") for name in others]
         try:
             for job in jobs:
                 job.result()

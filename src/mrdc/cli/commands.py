@@ -18,6 +18,13 @@ Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing els
 Processes = Annotated[
     int, tyro.conf.arg(help="Processes that train together, one per GPU; see docs/scale.md.")
 ]
+Publish = Annotated[
+    str | None,
+    tyro.conf.arg(
+        help="URL such as s3://bucket/run that gets the config, the network, the memory and the "
+        "results of the finished run."
+    ),
+]
 Page = Annotated[
     Path | None,
     tyro.conf.arg(help="Also write a page (.html): the trade-off, the choice, and sample images."),
@@ -144,6 +151,7 @@ class RunCommand(RunSettings):
     """
 
     nproc: Processes = 1
+    publish: Publish = None
     json: Json = False
 
 
@@ -152,6 +160,7 @@ class DetectCommand(DetectSettings):
     """Learn a detector phase by phase; run the same command to resume."""
 
     nproc: Processes = 1
+    publish: Publish = None
     json: Json = False
 
 

@@ -113,7 +113,7 @@ def _whole_folder(output: Path, last: str) -> Iterator[Path]:
     In an object store, the file `last` appears when all others are there.
     """
     if isinstance(output, StorePath):
-        send = partial(stores.put_folder, url=str(output), last=last)
+        send = partial(_put_folder, url=str(output), last=last)
         with stores.staged(str(output), send) as local, _whole_folder(local, last) as folder:
             yield folder
         return
@@ -126,6 +126,12 @@ def _whole_folder(output: Path, last: str) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def _put_folder(folder: Path, url: str, last: str) -> None:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in files)
+    stores.put_files(folder, [*(name for name in names if name != last), last], url)
 
 
 def _folder(file: MemoryFile, output: Path, progress: Advance) -> None:

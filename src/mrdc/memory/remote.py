@@ -1,13 +1,13 @@
 """A memory file in an object store, read in blocks that are kept in an unnamed temporary file.
 
-Forked processes share the blocks; others read their own. A file that is replaced while it is read
-is noticed, because every block is followed by a look at the object's stamp.
+Forked processes share the blocks; others read their own. Each block is followed by a look at the
+object, so that a file that was replaced meanwhile is noticed.
 """
 
 import mmap
 import os
 import tempfile
-from copy import copy
+import weakref
 from threading import Lock
 
 import numpy as np
@@ -23,22 +23,17 @@ LOCKS = 16
 
 
 class RemoteFile:
-    """The bytes of an object, as an array that is read when it is sliced."""
+    """The bytes of an object, as an array that is read when it is sliced.
+
+    Raises:
+        MemoryFileError: there is no such object, or it was replaced since it was opened.
+    """
 
     def __init__(self, path: StorePath):
-        self.url, self._first = str(path), 0
-        found = stores.find(self.url)
-        if found is None:
-            raise MemoryFileError(f"{path}: no such memory file")
-        self.size, self._stamp = found
-        self._blocks = mmap.mmap(-1, self.size // BLOCK + 1)  # 1 for each that is there
-        self._folder = scratch_folder(path)
-        with output_errors(self._folder):
-            self._kept = tempfile.TemporaryFile(dir=self._folder, buffering=0)
-        self._owner, self._locks = os.getpid(), [Lock() for _ in range(LOCKS)]
+        self._blocks, self._first = Blocks(path), 0
 
     def __len__(self) -> int:
-        return self.size - self._first
+        return self._blocks.size - self._first
 
     @property
     def nbytes(self) -> int:
@@ -46,22 +41,39 @@ class RemoteFile:
 
     def __getitem__(self, part: slice) -> NDArray[np.uint8]:
         start, stop, _ = part.indices(len(self))
-        data = self._read(self._first + start, self._first + max(start, stop))
+        data = self._blocks.read(self._first + start, self._first + max(start, stop))
         return np.frombuffer(data, np.uint8)
 
     def after(self, place: int) -> "RemoteFile":
-        """The bytes from a place on; blocks are shared."""
-        rest = copy(self)
-        rest._first += place
+        """The bytes from a place on."""
+        rest = RemoteFile.__new__(RemoteFile)
+        rest._blocks, rest._first = self._blocks, self._first + place
         return rest
 
-    def _read(self, start: int, stop: int) -> bytes:
-        """Some bytes, from the store or kept."""
+
+class Blocks:
+    """Blocks of an object, each read once."""
+
+    def __init__(self, path: StorePath):
+        self.url, self.folder = str(path), scratch_folder(path)
+        found = stores.find(self.url)
+        if found is None:
+            raise MemoryFileError(f"{path}: no such memory file")
+        self.size, self.stamp = found
+        self._there = mmap.mmap(-1, self.size // BLOCK + 1)  # 1 for each block that was read
+        with output_errors(self.folder):
+            self._kept = tempfile.TemporaryFile(dir=self.folder, buffering=0)
+        weakref.finalize(self, self._kept.close)
+        self._owner, self._locks = 0, list[Lock]()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Some bytes, from the store if they are not there yet."""
         if self._owner != os.getpid():  # a lock may have been held when this process was forked
-            self._owner, self._locks = os.getpid(), [Lock() for _ in range(LOCKS)]
+            self._locks = [Lock() for _ in range(LOCKS)]
+            self._owner = os.getpid()
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             with self._locks[block % LOCKS]:
-                if not self._blocks[block]:
+                if not self._there[block]:
                     self._fetch(block)
         return os.pread(self._kept.fileno(), stop - start, start)
 
@@ -69,10 +81,10 @@ class RemoteFile:
         start = block * BLOCK
         data = memoryview(stores.read(self.url, start, min(start + BLOCK, self.size)))
         found = stores.find(self.url)
-        if found is None or found.stamp != self._stamp:
+        if found is None or found.stamp != self.stamp:
             raise MemoryFileError(f"{self.url}: replaced since it was opened; open it again")
-        with output_errors(self._folder):
+        with output_errors(self.folder):
             while data:
                 written = os.pwrite(self._kept.fileno(), data, start)
                 data, start = data[written:], start + written
-        self._blocks[block] = 1
+        self._there[block] = 1
