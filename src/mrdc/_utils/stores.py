@@ -22,6 +22,7 @@ from mrdc._utils.errors import MissingError, MrdcError, OutputError, StoreError,
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "memory": "fsspec"}
 INSTALL = {"s3": "'mrdc[s3]'", "gs": "'mrdc[gs]'", "memory": "fsspec"}
+SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
 REQUESTS = 32  # at a time, if each is small
 STAMPS = ("ETag", "etag", "generation", "LastModified", "created")  # at least one of them is known
 
@@ -35,7 +36,7 @@ class Object(NamedTuple):
 
 def is_url(text: str) -> bool:
     """Check for SCHEME://, which no local path begins with."""
-    return re.match(r"[A-Za-z][\w+.-]*://", text) is not None
+    return SCHEME.match(text) is not None
 
 
 def find(url: str) -> Object | None:

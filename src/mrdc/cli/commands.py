@@ -56,7 +56,7 @@ class InfoCommand:
     """Show the contents of a memory file."""
 
     memory: tyro.conf.Positional[Location]
-    """A memory file."""
+    """A memory file, a path or a URL."""
     json: Json = False
 
 
@@ -65,7 +65,7 @@ class AuditCommand:
     """Recompute every byte and checksum of a memory file."""
 
     memory: tyro.conf.Positional[Location]
-    """A memory file."""
+    """A memory file, a path or a URL."""
     json: Json = False
 
 
@@ -74,9 +74,9 @@ class ExportCommand:
     """Write the images of a memory file for other tools."""
 
     memory: tyro.conf.Positional[Location]
-    """A memory file."""
+    """A memory file, a path or a URL."""
     output: Annotated[Location, tyro.conf.arg(aliases=["-o"])]
-    """Folder or tar to create."""
+    """Folder or tar to create, a path or a URL."""
     format: Format | None = None
     """folder: a sub-folder per class; webdataset: a tar of images, classes and details; coco:
     images with boxes, and annotations.json. By default webdataset if the output ends in .tar, coco
@@ -87,7 +87,8 @@ class ExportCommand:
 Changed = Annotated[
     Location | None,
     tyro.conf.arg(
-        aliases=["-o"], help="Memory file to write; by default the file is changed in place."
+        aliases=["-o"],
+        help="Memory file to write, a path or a URL; by default the file is changed in place.",
     ),
 ]
 Force = Annotated[bool, tyro.conf.arg(help="Replace the output if it exists.")]
@@ -105,7 +106,7 @@ class RemoveCommand:
     """Remove classes from a memory file."""
 
     memory: tyro.conf.Positional[Location]
-    """A memory file."""
+    """A memory file, a path or a URL."""
     classes: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="CLASS...")]
     """Names or labels of classes."""
     output: Changed = None
@@ -118,7 +119,7 @@ class RebudgetCommand:
     """Change the budget of a memory file; drops the lowest ranks to fit."""
 
     memory: tyro.conf.Positional[Location]
-    """A memory file."""
+    """A memory file, a path or a URL."""
     budget: tyro.conf.Positional[str]
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
     output: Changed = None
@@ -133,9 +134,9 @@ class MergeCommand:
     memories: Annotated[
         tyro.conf.Positional[tuple[Location, ...]], tyro.conf.arg(metavar="MEMORY...")
     ]
-    """Two memory files or more."""
+    """Two memory files or more, paths or URLs."""
     output: Annotated[Location, tyro.conf.arg(aliases=["-o"])]
-    """Memory file to write."""
+    """Memory file to write, a path or a URL."""
     budget: str | None = None
     """As for `pack`; by default that of the first file."""
     force: Force = False

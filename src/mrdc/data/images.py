@@ -21,7 +21,7 @@ SPLITS = frozenset({TRAIN, *TESTS})
 CLASSES = (
     "a folder with one sub-folder of images for each class (or train/ and test/ folders of "
     "such), a .csv of path,label, a WebDataset .tar, a .parquet or .arrow file with images, a "
-    "pattern such as 'photos-*.parquet', or hf:FOLDER"
+    "pattern such as 'photos-*.parquet', a URL of one of these, or hf:FOLDER"
 )
 FORMS = f"{CLASSES}; or scenes with boxes: a COCO .json, or a folder with train.json and images/"
 NOT_IMAGE = "not an image (by its ending)"

@@ -24,12 +24,12 @@ class AddSettings:
     """Settings of `add`."""
 
     memory: tyro.conf.Positional[Location]
-    """A memory file."""
+    """A memory file, a path or a URL."""
     photos: tyro.conf.Positional[Location]
     """Images as for `pack`. A class whose name is in the memory gets more images; others are
     new."""
     output: Annotated[Location | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Memory file to write; by default the file is changed in place."""
+    """Memory file to write, a path or a URL; by default the file is changed in place."""
     force: bool = False
     """Replace the output if it exists."""
     select: str = "auto"

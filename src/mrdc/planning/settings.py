@@ -69,8 +69,8 @@ class Source:
     """Folder with a sub-folder per class, or with train/ and test/ of such; a .csv of path,label;
     a WebDataset .tar; a .parquet or .arrow file with images; a quoted pattern of these, such as
     'photos-*.parquet' or 'shard-{0000..0099}.tar'; hf:FOLDER, written by save_to_disk; textures
-    (built in). For scenes with boxes: a COCO .json, or a folder with train.json and images/; COCO
-    and SODA10M as published."""
+    (built in). Paths may be URLs, such as s3://bucket/photos. For scenes with boxes: a COCO .json,
+    or a folder with train.json and images/; COCO and SODA10M as published."""
     budget: str
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
 
@@ -113,6 +113,6 @@ class PackSettings(PlanSettings):
     """Settings of `pack`."""
 
     output: Annotated[Location, tyro.conf.arg(aliases=["-o"])] = Path("memory.mrdc")
-    """Memory file to write."""
+    """Memory file to write, a path or a URL."""
     force: bool = False
     """Replace the output if it exists."""
