@@ -6,6 +6,7 @@ StoreError, which nothing skips.
 """
 
 import errno
+import logging
 import os
 import re
 import shutil
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mrdc._utils.errors import MissingError, MrdcError, OutputError, StoreError, UsageError
+from mrdc._utils.threads import ordered
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "memory": "fsspec"}
 INSTALL = {"s3": "'mrdc[s3]'", "gs": "'mrdc[gs]'", "memory": "fsspec"}
 SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
-REQUESTS = 32  # at a time, if each is small
+REQUESTS = 32  # at a time
+WINDOW = 32 * REQUESTS  # that wait for their turn
 STAMPS = ("ETag", "etag", "generation", "LastModified", "created")  # at least one of them is known
 
 
@@ -64,7 +67,7 @@ def _info(url: str) -> dict[str, Any]:
 def sizes(urls: Sequence[str]) -> dict[str, int]:
     """Bytes of the objects that exist, by URL; many requests at a time."""
     with ThreadPoolExecutor(REQUESTS) as pool:
-        found = zip(urls, pool.map(find, urls), strict=True)
+        found = ordered(pool, find, urls, WINDOW)
         return {url: one.size for url, one in found if one is not None}
 
 
@@ -135,15 +138,14 @@ def put(file: Path, url: str) -> None:
 def put_files(folder: Path, names: Sequence[str], url: str) -> None:
     """Write files of a folder below a URL, the last of them when all others are there."""
     *others, last = names
+
+    def send(name: str) -> None:
+        put(folder / name, f"{url}/{name}")
+
     with ThreadPoolExecutor(REQUESTS) as pool:
-        jobs = [pool.submit(put, folder / name, f"{url}/{name}") for name in others]
-        try:
-            for job in jobs:
-                job.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    put(folder / last, f"{url}/{last}")
+        for _ in ordered(pool, send, others, WINDOW):
+            pass
+    send(last)
 
 
 @contextmanager
@@ -189,6 +191,7 @@ def _store(scheme: str, process: int) -> Any:
     options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
     if scheme == "s3":
         options["config_kwargs"] = {"retries": {"mode": "standard", "max_attempts": 4}}
+    logging.getLogger(PACKAGES[scheme]).addHandler(logging.NullHandler())  # _errors has the line
     try:
         import_module(PACKAGES[scheme])
         store = import_module("fsspec").filesystem(scheme, **options)
