@@ -25,9 +25,10 @@ def ordered(
 ) -> Iterator[tuple[S, T]]:
     """Each job with its result, in order, with about `window` jobs in flight.
 
-    Many small jobs are submitted in groups, which costs less.
+    Many small jobs are submitted in groups, which costs less; two for each thread are in flight.
     """
-    size = max(1, min(16, len(jobs) // window))
+    threads = getattr(pool, "_max_workers", MOST)
+    size = max(1, min(16, len(jobs) // window, window // (2 * threads)))
     groups = (jobs[start : start + size] for start in range(0, len(jobs), size))
     pending: deque[tuple[Sequence[S], Future[list[T]]]] = deque()
     try:

@@ -224,7 +224,9 @@ def run(name: str, flags: list[str], console: Console) -> int:
         return 0
     if command.publish is not None:
         publish(Path(result.folder), command.publish)
-    return answer(command.json, result.to_json(), lambda: runs.run(console, result))
+    return answer(
+        command.json, result.to_json(), lambda: runs.run(console, result, command.publish)
+    )
 
 
 def launched(command: commands.RunCommand | commands.DetectCommand, arguments: list[str]) -> int:
