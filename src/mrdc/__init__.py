@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mrdc._utils.errors import MrdcError as MrdcError
     from mrdc._utils.errors import OutputError as OutputError
     from mrdc._utils.errors import RanksError as RanksError
+    from mrdc._utils.errors import StoreError as StoreError
     from mrdc._utils.errors import SweepError as SweepError
     from mrdc._utils.errors import TrainingError as TrainingError
     from mrdc._utils.errors import UsageError as UsageError
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
 _HOME = {
     "mrdc._utils.errors": (
         "BudgetError CheckpointError DataError ImageError MemoryFileError MissingError MrdcError "
-        "OutputError RanksError SweepError TrainingError UsageError VolumeError"
+        "OutputError RanksError StoreError SweepError TrainingError UsageError VolumeError"
     ),
     "mrdc.codec": "CODECS Codec",
     "mrdc.data": "DATASETS",

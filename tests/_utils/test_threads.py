@@ -1,5 +1,8 @@
 """Work spread over threads."""
 
+import time
+from threading import Lock
+
 import pytest
 
 from mrdc._utils.threads import ordered, workers
@@ -24,3 +27,21 @@ def test_results_come_in_order(jobs: int, window: int) -> None:
     with workers(4) as pool:
         found = list(ordered(pool, lambda n: n * n, range(jobs), window))
     assert found == [(n, n * n) for n in range(jobs)]
+
+
+def test_all_threads_have_work() -> None:
+    """Also if jobs are so many that they come in groups."""
+    lock, running, most = Lock(), 0, 0
+
+    def job(_: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+
+    with workers(8) as pool:
+        assert len(list(ordered(pool, job, range(1100)))) == 1100
+    assert most == 8

@@ -11,6 +11,7 @@
     |- TrainingError    training diverged or ran out of memory
     |- RanksError       another process of a run has ended
     |- OutputError      something could not be written
+    |- StoreError       an object store cannot be used
     |- MissingError     a package of an extra is not installed
     `- SweepError       some runs of a sweep failed
 
@@ -60,6 +61,10 @@ class RanksError(MrdcError, RuntimeError):
 
 class OutputError(MrdcError, OSError):
     """Something could not be written; nothing was left behind."""
+
+
+class StoreError(MrdcError, RuntimeError):
+    """An object store cannot be used: no credentials, no access, no connection."""
 
 
 class MissingError(MrdcError, ImportError):

@@ -4,14 +4,18 @@ import errno
 import glob
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 from weakref import WeakSet
 
+from mrdc._utils import stores
 from mrdc._utils.errors import OutputError
+from mrdc._utils.store_path import StorePath
 
 LONGEST_NAME = 240  # bytes; file systems allow 255, and `beside` adds 14
 SETTLED = 60.0  # seconds after which a file has been locked by whoever writes it
@@ -21,9 +25,16 @@ SETTLED = 60.0  # seconds after which a file has been locked by whoever writes i
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Write a file that gets its name only when it is complete and synced.
 
+    A file for a URL is written to a temporary folder, then put.
+
     Raises:
         OutputError: it cannot be written; an existing file is untouched.
     """
+    if isinstance(path, StorePath):
+        send = partial(stores.put, url=str(path))
+        with stores.staged(str(path), send) as local, whole_file(local) as file:
+            yield file
+        return
     with output_errors(path):
         temporary = beside(path)
         try:
@@ -45,6 +56,19 @@ def beside(path: Path) -> Path:
     It is known before the file exists, so that an interruption at any moment leaves nothing behind.
     """
     return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+
+
+def check_folder(path: Path) -> None:
+    """Refuse, before any work, a path in a folder or a bucket that does not exist."""
+    if isinstance(path, StorePath):
+        stores.check_bucket(str(path))
+    elif not path.absolute().parent.is_dir():
+        raise OutputError(f"{path}: there is no folder {path.parent}")
+
+
+def scratch_folder(path: Path) -> Path:
+    """Where large temporary files for an output go: next to it, if it is local."""
+    return Path(tempfile.gettempdir()) if isinstance(path, StorePath) else path.parent
 
 
 def check_name(path: Path) -> None:
@@ -131,7 +155,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def sweep(path: Path) -> None:
-    """Remove unfinished files for a path that killed processes have left."""
+    """Remove unfinished files for a path that killed processes have left; stores have none."""
+    if isinstance(path, StorePath):
+        return
     with suppress(OSError):
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             with suppress(OSError), left.open("rb") as file:

@@ -67,14 +67,16 @@ def ordered(
 ) -> Iterator[tuple[S, T]]:
     """Each job with its result, in order, with about `window` jobs in flight.
 
-    Many small jobs are submitted in groups, which costs less. An engine in use runs them instead,
+    Many small jobs are submitted in groups, which costs less; two for each thread are in flight. An
+    engine in use runs them instead,
     if they are many.
     """
     others = engine()
     if others is not None and len(jobs) >= others.least:
         yield from _spread(others, function, jobs)
         return
-    size = max(1, min(16, len(jobs) // window))
+    threads = getattr(pool, "_max_workers", MOST)
+    size = max(1, min(16, len(jobs) // window, window // (2 * threads)))
     groups = (jobs[start : start + size] for start in range(0, len(jobs), size))
     pending: deque[tuple[Sequence[S], Future[list[T]]]] = deque()
     try:

@@ -11,12 +11,19 @@ from mrdc.cli.lists import study_lines
 from mrdc.detection.settings import DetectSettings
 from mrdc.memory.export import Format
 from mrdc.planning.add import AddSettings
-from mrdc.planning.settings import PackSettings, PlanSettings
+from mrdc.planning.settings import Location, PackSettings, PlanSettings
 from mrdc.training.settings import RunSettings
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 Processes = Annotated[
     int, tyro.conf.arg(help="Processes that train together, one per GPU; see docs/scale.md.")
+]
+Publish = Annotated[
+    str | None,
+    tyro.conf.arg(
+        help="URL such as s3://bucket/run that gets the config, the network, the memory and the "
+        "results of the finished run."
+    ),
 ]
 Page = Annotated[
     Path | None,
@@ -48,8 +55,8 @@ class PackCommand(PackSettings):
 class InfoCommand:
     """Show the contents of a memory file."""
 
-    memory: tyro.conf.Positional[Path]
-    """A memory file, or a folder of parts."""
+    memory: tyro.conf.Positional[Location]
+    """A memory file or a folder of parts, a path or a URL."""
     json: Json = False
 
 
@@ -57,8 +64,8 @@ class InfoCommand:
 class AuditCommand:
     """Recompute every byte and checksum of a memory file."""
 
-    memory: tyro.conf.Positional[Path]
-    """A memory file, or a folder of parts."""
+    memory: tyro.conf.Positional[Location]
+    """A memory file or a folder of parts, a path or a URL."""
     json: Json = False
 
 
@@ -66,10 +73,10 @@ class AuditCommand:
 class ExportCommand:
     """Write the images of a memory file for other tools."""
 
-    memory: tyro.conf.Positional[Path]
-    """A memory file, or a folder of parts."""
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Folder or tar to create."""
+    memory: tyro.conf.Positional[Location]
+    """A memory file or a folder of parts, a path or a URL."""
+    output: Annotated[Location, tyro.conf.arg(aliases=["-o"])]
+    """Folder or tar to create, a path or a URL."""
     format: Format | None = None
     """folder: a sub-folder per class; webdataset: a tar of images, classes and details; coco:
     images with boxes, and annotations.json. By default webdataset if the output ends in .tar, coco
@@ -78,8 +85,10 @@ class ExportCommand:
 
 
 Changed = Annotated[
-    Path | None,
-    tyro.conf.arg(aliases=["-o"], help="Memory to write; by default it is changed in place."),
+    Location | None,
+    tyro.conf.arg(
+        aliases=["-o"], help="Memory to write, a path or a URL; by default it is changed in place."
+    ),
 ]
 Force = Annotated[bool, tyro.conf.arg(help="Replace the output if it exists.")]
 
@@ -95,8 +104,8 @@ class AddCommand(AddSettings):
 class RemoveCommand:
     """Remove classes from a memory file."""
 
-    memory: tyro.conf.Positional[Path]
-    """A memory file, or a folder of parts."""
+    memory: tyro.conf.Positional[Location]
+    """A memory file or a folder of parts, a path or a URL."""
     classes: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="CLASS...")]
     """Names or labels of classes."""
     output: Changed = None
@@ -108,8 +117,8 @@ class RemoveCommand:
 class RebudgetCommand:
     """Change the budget of a memory file; cuts scans or drops the lowest ranks to fit."""
 
-    memory: tyro.conf.Positional[Path]
-    """A memory file, or a folder of parts."""
+    memory: tyro.conf.Positional[Location]
+    """A memory file or a folder of parts, a path or a URL."""
     budget: tyro.conf.Positional[str]
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
     fade: bool = False
@@ -124,10 +133,12 @@ class RebudgetCommand:
 class MergeCommand:
     """Merge memory files into one; classes with the same name become one."""
 
-    memories: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="MEMORY...")]
-    """Two memory files or more, or folders of parts."""
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Memory file to write."""
+    memories: Annotated[
+        tyro.conf.Positional[tuple[Location, ...]], tyro.conf.arg(metavar="MEMORY...")
+    ]
+    """Two memory files or more, or folders of parts; paths or URLs."""
+    output: Annotated[Location, tyro.conf.arg(aliases=["-o"])]
+    """Memory to write, a path or a URL."""
     budget: str | None = None
     """As for `pack`; by default that of the first memory."""
     part_size: str | None = None
@@ -145,6 +156,7 @@ class RunCommand(RunSettings):
     """
 
     nproc: Processes = 1
+    publish: Publish = None
     json: Json = False
 
 
@@ -153,6 +165,7 @@ class DetectCommand(DetectSettings):
     """Learn a detector phase by phase; run the same command to resume."""
 
     nproc: Processes = 1
+    publish: Publish = None
     json: Json = False
 
 

@@ -23,7 +23,7 @@ SCORES = {
 SCENE_SCORES = {"AP": "ap", "+-": "ap_deviation", "AP50": "ap50", "AP75": "ap75"}
 
 
-def run(console: Console, found: RunResult) -> None:
+def run(console: Console, found: RunResult, url: str | None = None) -> None:
     synthetic = " (synthetic)" if found.synthetic else ""
     data = printable(found.data)
     console.print(styled((printable(found.name), "bold"), f" on {data}{synthetic}"))
@@ -62,6 +62,8 @@ def run(console: Console, found: RunResult) -> None:
         console.print(styled((mean, "bold"), f"{published}, {forgetting}, {where}"))
     if found.held_out:
         console.print("The data has no test images: some training images were set aside.")
+    if url is not None:
+        console.print(f"Published to {printable(url)}")
     remarks(console, found.skipped, found.ignored or [])
 
 

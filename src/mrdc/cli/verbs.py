@@ -24,7 +24,7 @@ from mrdc.cli.progress import RunProgress, SweepProgress, stages
 from mrdc.data import check_source
 from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.config import named
-from mrdc.experiments.settings import AnySettings, decisive_settings
+from mrdc.experiments.settings import AnySettings, check_out, decisive_settings
 from mrdc.experiments.studies import find_study
 from mrdc.memory import edit
 from mrdc.memory.budget import parse_budget
@@ -156,6 +156,7 @@ def list_(command: commands.ListCommand, console: Console) -> int:
 def study(command: commands.StudyCommand, console: Console) -> int:
     """Run the rest of a study, and write its page."""
     entry = find_study(command.name)
+    check_out(command.out)
     from mrdc.experiments.study import run_study
     from mrdc.report import write_report
 
@@ -203,6 +204,7 @@ VERBS: dict[str, Callable[[Any, Console], int]] = {
 def run(name: str, flags: list[str], console: Console) -> int:
     command = parse_experiment("run", name, flags)
     assert isinstance(command, commands.RunCommand | commands.DetectCommand)
+    check_out(command.out)
     if command.nproc != 1 and ranks() == 1:
         return launched(command, ["run", name, *flags])
     if command.nproc not in (1, ranks()):
@@ -214,14 +216,22 @@ def run(name: str, flags: list[str], console: Console) -> int:
     paper = preset.paper if as_published(settings, preset.settings) else None
     with RunProgress(command.json or rank() > 0) as progress:
         from mrdc.distributed.group import world
+        from mrdc.experiments.publish import check_publish, publish
         from mrdc.experiments.run import run as run_experiment
+        from mrdc.experiments.run import run_path
 
         world()
+        if command.publish is not None:
+            check_publish(run_path(settings, label), command.publish)
         result = run_experiment(settings, name=label, paper=paper, listener=progress)
         world().leave()
     if rank() > 0:
         return 0
-    return answer(command.json, result.to_json(), lambda: runs.run(console, result))
+    if command.publish is not None:
+        publish(Path(result.folder), command.publish)
+    return answer(
+        command.json, result.to_json(), lambda: runs.run(console, result, command.publish)
+    )
 
 
 def launched(command: commands.RunCommand | commands.DetectCommand, arguments: list[str]) -> int:
@@ -243,6 +253,7 @@ def launched(command: commands.RunCommand | commands.DetectCommand, arguments: l
 def sweep(name: str, flags: list[str], console: Console) -> int:
     command = parse_experiment("sweep", name, flags)
     assert isinstance(command, commands.SweepCommand | commands.DetectSweepCommand)
+    check_out(command.out)
     from mrdc.experiments.sweep import run_sweep
 
     found = run_sweep(

@@ -10,10 +10,12 @@ Each may have a folder of unlabelled images: unlabelled/, unlabeled/, unlabeled2
 import os
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from mrdc._utils.errors import DataError
+from mrdc._utils.store_path import StorePath
 from mrdc.data.coco_json import child_of
 from mrdc.data.coco_json import read_scenes as read_scenes
 from mrdc.data.files import sub_folders
@@ -71,14 +73,16 @@ def is_coco(path: Path) -> bool:
 
 def find_layout(root: Path) -> Layout | None:
     """Find the files of a COCO data set in a folder; None if it is not one."""
-    if not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
+    readable = isinstance(root, StorePath) or os.access(root, os.R_OK | os.X_OK)
+    if not root.is_dir() or not readable:
         return None
     train = _first(root, TRAIN_FILES)
     if train is not None and (root / "images").is_dir():
         test = _first(root, TEST_FILES) if train.name == TRAIN_FILES[0] else None
         return Layout(train, test, root)
     lists = root / "annotations"
-    found = sorted(lists.glob("instances_train*.json"))
+    listed = lists.iterdir() if lists.is_dir() else ()
+    found = sorted(one for one in listed if fnmatchcase(one.name, "instances_train*.json"))
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         raise DataError(f"{lists}: has {names}; keep one of them, or give a .json")

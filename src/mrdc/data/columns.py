@@ -5,7 +5,6 @@ A class is a number or a text; a number gets its name from the schema's metadata
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mrdc._utils.errors import DataError, UsageError
-from mrdc.data.images import Columns, Entry, file_entry
+from mrdc._utils.store_path import as_path
+from mrdc._utils.stores import is_url
+from mrdc.data.images import Columns, Entry, path_entry
 from mrdc.data.photo import Photo
 
 LABELS = ("label", "labels", "class", "target")
@@ -105,7 +106,8 @@ def rows_of(
         linked = None if paths is None else paths[row].as_py()
         if not linked:
             raise DataError(f"{where} has no image")
-        yield file_entry(label, os.path.join(path.parent, linked), f"{prefix}{start + row}")
+        target = as_path(linked) if is_url(linked) else path.parent / linked
+        yield path_entry(label, target, f"{prefix}{start + row}")
 
 
 def _label(where: str, given: Any, names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from mrdc._utils.errors import DataError
+from mrdc._utils.store_path import StorePath, as_path
 from mrdc._utils.text import count
 from mrdc.data.images import (
     FORMS,
@@ -107,27 +108,36 @@ def class_folders(root: Path, only: Collection[str] | None = None, split: str = 
     outside = "image outside a class folder"
     ignored = [f"{name}: {outside if is_image(name) else NOT_IMAGE}" for name in loose]
     entries = [
-        file_entry(folder.name, file, name)
+        file_entry(folder.name, file, name, size)
         for folder in folders
-        for file, name in _images(root, folder / split, ignored)
+        for file, name, size in _images(root, folder / split, ignored)
     ]
     if not entries:
         raise DataError(f"{root}: no image in any class folder; give {FORMS}")
     return gather(entries, [folder.name for folder in folders], ignored)
 
 
-def _images(root: Path, folder: Path, ignored: list[str]) -> Iterator[tuple[str, str]]:
-    """Path and id of each image below a folder; other files are added to `ignored`."""
-    for parent, names, files in os.walk(folder, onerror=_refuse):
-        prefix = Path(parent).relative_to(root).as_posix()
+def _images(root: Path, folder: Path, ignored: list[str]) -> Iterator[tuple[str, str, int | None]]:
+    """Path, id and, if known, bytes of each image below a folder; `ignored` gets other files."""
+    for parent, names, files in _steps(folder):
+        prefix = "/".join(as_path(parent).parts[len(root.parts) :])
         names[:] = sorted(name for name in names if not name.startswith("."))
         links = [name for name in names if os.path.islink(os.path.join(parent, name))]
         ignored += [f"{prefix}/{name}: link to a folder" for name in links]  # may lead back here
         for name in sorted(file for file in files if not file.startswith(".")):
             if is_image(name):
-                yield os.path.join(parent, name), f"{prefix}/{name}"
+                yield os.path.join(parent, name), f"{prefix}/{name}", files[name]
             else:
                 ignored.append(f"{prefix}/{name}: {NOT_IMAGE}")
+
+
+def _steps(folder: Path) -> Iterator[tuple[str, list[str], dict[str, int | None]]]:
+    """Every folder from this one down, names of folders in it, and bytes of files, if known."""
+    if isinstance(folder, StorePath):
+        yield from folder.steps()
+    else:
+        for parent, names, files in os.walk(folder, onerror=_refuse):
+            yield parent, names, dict.fromkeys(files)
 
 
 def split_folders(root: Path) -> dict[str, Path]:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrdc._utils.errors import DataError
+from mrdc._utils.store_path import StorePath
+from mrdc._utils.stores import is_url
 from mrdc.codec.image import EXTENSIONS
-from mrdc.data.photo import Photo, file_photo
+from mrdc.data.photo import Photo, file_photo, store_photo
 
 if TYPE_CHECKING:
     from mrdc.data.scenes import Scenes
@@ -19,7 +21,7 @@ SPLITS = frozenset({TRAIN, *TESTS})
 CLASSES = (
     "a folder with one sub-folder of images for each class (or train/ and test/ folders of "
     "such), a .csv of path,label, a WebDataset .tar, a .parquet or .arrow file with images, a "
-    "pattern such as 'photos-*.parquet', or hf:FOLDER"
+    "pattern such as 'photos-*.parquet', a URL of one of these, or hf:FOLDER"
 )
 FORMS = f"{CLASSES}; or scenes with boxes: a COCO .json, or a folder with train.json and images/"
 NOT_IMAGE = "not an image (by its ending)"
@@ -132,13 +134,20 @@ def is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in EXTENSIONS
 
 
-def file_entry(label: str, path: str, name: str) -> Entry:
-    """An image in its own file; 0 bytes if it does not exist or cannot be read."""
+def file_entry(label: str, path: str, name: str, size: int | None = None) -> Entry:
+    """An image in its own file, or in an object of this size; 0 bytes if it does not exist."""
+    if is_url(path):
+        return label, store_photo(path, name, size or 0), size or 0
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
         size = 0
     return label, file_photo(path, name), size
+
+
+def path_entry(label: str, path: Path, name: str) -> Entry:
+    """An image at a path, which may be in an object store."""
+    return file_entry(label, str(path), name, path.size() if isinstance(path, StorePath) else None)
 
 
 def some_of(names: Sequence[str]) -> str:

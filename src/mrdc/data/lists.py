@@ -6,23 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mrdc._utils.errors import DataError
+from mrdc._utils.stores import is_url, sizes
 from mrdc.data.images import Columns, ImageSet, by_number, file_entry, gather
 
 Row = tuple[int, list[str]]  # line number and cells
 
 
 def read_csv(path: Path, missing: bool = False, columns: Columns | None = None) -> ImageSet:
-    """Open the images of a CSV; paths are relative to its folder.
+    """Open the images of a CSV; paths are relative to its folder, or URLs.
 
     Args:
         missing: accept files that do not exist; loading one raises an ImageError.
         columns: names of the columns with the path and the class, as in the heading.
     """
     rows = read_columns(path, columns) if columns else read_pairs(path, "path", "label")
-    folder = path.parent
-    entries = [file_entry(label, os.path.join(folder, name), name) for _, name, label in rows]
-    empty = [row for row, entry in zip(rows, entries, strict=True) if entry[2] == 0]
-    absent = [row for row in empty if not os.access(folder / row[1], os.F_OK)]
+    paths = [n if is_url(n) else os.path.join(path.parent, n) for _, n, _ in rows]
+    known = sizes([one for one in paths if is_url(one)])
+    entries = [
+        file_entry(label, file, name, known.get(file))
+        for (_, name, label), file in zip(rows, paths, strict=True)
+    ]
+    empty = [n for n, entry in enumerate(entries) if entry[2] == 0 and paths[n] not in known]
+    absent = [rows[n] for n in empty if not os.access(paths[n], os.F_OK)]
     if absent and not missing:
         line, name, _ = absent[0]
         reason = f"{len(absent):,} of {len(rows):,} missing; --skip-bad leaves them out"

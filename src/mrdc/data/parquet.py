@@ -14,6 +14,8 @@ from threading import Lock
 from typing import Any
 
 from mrdc._utils.errors import DataError, ImageError
+from mrdc._utils.store_path import StorePath, as_path
+from mrdc._utils.stores import is_url
 from mrdc.data.columns import Loader, arrow, class_names, find_columns, rows_of
 from mrdc.data.images import Columns, Entry, ImageSet, by_number, gather
 from mrdc.data.photo import check_bytes
@@ -30,6 +32,8 @@ def read_table(path: Path, prefix: str = "", columns: Columns | None = None) -> 
     Classes that the schema names are all there, even if they have no image.
     """
     arrow()
+    if isinstance(path, StorePath) and path.suffix.lower() == ".arrow":
+        raise DataError(f"{path}: Arrow files are mapped, so they must be local; copy it")
     with _errors(path):
         parts = _arrow_parts if path.suffix.lower() == ".arrow" else _parquet_parts
         schema = _schema(path)
@@ -57,14 +61,20 @@ def _errors(path: Path) -> Iterator[None]:
 def _schema(path: Path) -> Any:
     if path.suffix.lower() == ".arrow":
         return _batches(str(path), _stamp(path))[0].schema
-    return arrow("pyarrow.parquet").read_schema(path)
+    return _parquet(str(path)).schema_arrow
 
 
 # Parquet: images are read with their row group
 
 
+def _parquet(path: str) -> Any:
+    """A Parquet file; of one in an object store, only what is asked for is read."""
+    source = as_path(path).open("rb") if is_url(path) else path
+    return arrow("pyarrow.parquet").ParquetFile(source)
+
+
 def _parquet_parts(path: Path, image: str, label: str) -> Iterator[Part]:
-    file = arrow("pyarrow.parquet").ParquetFile(path)
+    file = _parquet(str(path))
     for group in range(file.num_row_groups):
         _check_group(path, file.metadata.row_group(group), image)
         start = 0
@@ -101,7 +111,7 @@ class Groups:
         key = (path, column, group)
         with self._lock:
             if key not in self._kept:
-                file = arrow("pyarrow.parquet").ParquetFile(path)
+                file = _parquet(path)
                 self._kept[key] = file.read_row_group(group, columns=[column]).column(0)
             self._kept.move_to_end(key)
             while len(self._kept) > 1 and self._nbytes() > self.most:

@@ -1,5 +1,6 @@
 """Source images that are read when they are needed."""
 
+import errno
 import hashlib
 import os
 import stat
@@ -7,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from mrdc._utils import stores
 from mrdc._utils.errors import ImageError
 from mrdc._utils.extras import installed_torch
 from mrdc.codec.image import MAX_BYTES, Pixels, decode
@@ -78,6 +80,31 @@ def check_bytes(count: int, name: str) -> None:
 def file_photo(path: str, name: str) -> Photo:
     """A photo stored in its own file."""
     return Photo(name, partial(_read, path, name))
+
+
+def store_photo(url: str, name: str, size: int) -> Photo:
+    """A photo of so many bytes in an object store."""
+    return Photo(name, partial(read_part, url, name, 0, size))
+
+
+def read_part(path: str, name: str, start: int, count: int) -> bytes:
+    """Read an image that is a part of a file, or of an object in a store.
+
+    Raises:
+        ImageError: it cannot be read, but others may be.
+        StoreError: the store cannot be used.
+    """
+    check_bytes(count, name)
+    try:
+        if stores.is_url(path):
+            if not count and stores.find(path) is None:
+                raise FileNotFoundError(errno.ENOENT, "no such object", path)
+            return stores.read(path, start, start + count)
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(count)
+    except OSError as error:
+        raise ImageError(f"{name}: cannot be read ({error.strerror})") from None
 
 
 def _read(path: str, name: str) -> bytes:

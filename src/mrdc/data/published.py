@@ -25,9 +25,9 @@ from mrdc.data.images import (
     Entry,
     ImageSet,
     Splits,
-    file_entry,
     gather,
     paired,
+    path_entry,
 )
 from mrdc.data.photo import Photo
 from mrdc.data.shards import read_shards, shard_folder
@@ -145,7 +145,7 @@ def _cub(root: Path) -> Splits:
                 f"{root}: image {number} of images.txt needs a class of classes.txt in "
                 "image_class_labels.txt, and 0 or 1 in train_test_split.txt"
             )
-        entries[side].append(file_entry(name, str(root / "images" / path), path))
+        entries[side].append(path_entry(name, root / "images" / path, path))
     classes = sorted(names.values())
     return paired(root, gather(entries["1"], classes), gather(entries["0"], classes))
 
@@ -154,8 +154,7 @@ def _annotated(val: Path) -> ImageSet:
     """Tiny-ImageNet's val/: all images in one folder, and a list of their classes."""
     labels = _table(val / ANNOTATIONS, "file class", "\t")
     entries = [
-        file_entry(label, str(val / "images" / name), f"images/{name}")
-        for name, label in labels.items()
+        path_entry(label, val / "images" / name, f"images/{name}") for name, label in labels.items()
     ]
     return gather(entries, sorted(set(labels.values())))
 

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mrdc._utils import stores
 from mrdc._utils.errors import DataError
+from mrdc._utils.store_path import StorePath, as_path
 from mrdc.data.images import SPLITS, TRAIN, Columns, ImageSet, merged, some_of
 from mrdc.data.parquet import read_table
 from mrdc.data.tar import read_tar
@@ -30,8 +32,10 @@ def find_files(source: Path) -> list[Path] | None:
         return None
     files: list[Path] = []
     for name in expand(str(source)):
-        path = Path(name)
-        if glob.has_magic(name):
+        path = as_path(name)
+        if glob.has_magic(name) and isinstance(path, StorePath):
+            found = [as_path(url) for url in stores.glob(name)]
+        elif glob.has_magic(name):
             root = Path(path.anchor)
             found = sorted(root.glob(str(path.relative_to(root))))
         else:
@@ -40,7 +44,8 @@ def find_files(source: Path) -> list[Path] | None:
             raise DataError(f"{name}: no file matches")
         files += found
     files = list(dict.fromkeys(files))
-    absent = [str(file) for file in files if not file.is_file()]
+    known = stores.sizes([str(file) for file in files if isinstance(file, StorePath)])
+    absent = [str(file) for file in files if str(file) not in known and not file.is_file()]
     if absent:
         raise DataError(f"{source}: no such file: {some_of(absent)}")
     odd = [file.name for file in files if file.suffix.lower() not in ENDINGS]
@@ -89,16 +94,15 @@ def shard_folder(root: Path) -> dict[str, list[Path]]:
     """
     for folder in (root, root / "data"):
         children = list(_visible(folder))
-        files = [Path(one.path) for one in children if one.name.lower().endswith(ENDINGS)]
+        files = [one for one in children if one.name.lower().endswith(ENDINGS)]
         if files and not any(one.is_dir() for one in children):
             return _by_split(sorted(files))
     return {}
 
 
-def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
+def _visible(folder: Path) -> Iterator[Path]:
     try:
-        with os.scandir(folder) as found:
-            yield from (one for one in found if not one.name.startswith("."))
+        yield from (one for one in folder.iterdir() if not one.name.startswith("."))
     except OSError:
         return
 

@@ -22,13 +22,15 @@ import numpy as np
 
 from mrdc._utils.errors import DataError, UsageError
 from mrdc._utils.registry import Registry
+from mrdc._utils.store_path import StorePath, as_path
+from mrdc._utils.stores import is_url
 from mrdc.data.coco import find_layout, is_coco, read_scenes
 from mrdc.data.files import inner_folder, read_images
 from mrdc.data.images import CLASSES, FORMS, Columns, ImageSet
 from mrdc.data.images import Splits as Splits
 from mrdc.data.published import DRAWS, cifar100, imagenet, inside, published
 from mrdc.data.saved import saved_folder
-from mrdc.data.shards import find_files
+from mrdc.data.shards import find_files, is_pattern
 from mrdc.data.textures import textures_splits
 
 SHAPES = "shapes"  # built-in scenes
@@ -52,10 +54,10 @@ def open_splits(
         raise UsageError(f"holdout must lie between 0 and 1, got {holdout}")
     if seed < 0:
         raise UsageError(f"seed must be 0 or more, got {seed}")
-    load, path = named(source), Path(source)
+    load = named(source)
     if load is not None:
         return load()
-    path = saved_folder(os.fspath(source)) or path
+    path = saved_folder(os.fspath(source)) or _listed(source)
     if not path.exists() and not find_files(path):
         raise DataError(f"{path}: no such folder or file; give {CLASSES}; or {names()}")
     if is_coco(path):
@@ -74,21 +76,31 @@ def open_images(
     Scenes (COCO: a .json, or a folder) become one class. Files `missing` from a CSV or COCO file
     are accepted or refused; loading one raises an ImageError. `columns` as for `open_splits`.
     """
-    load, path = named(source), Path(source)
+    load, path = named(source), _listed(source)
     if load is not None:
         return load().train
     if not is_coco(path):
         return read_images(path, missing, columns)
+    if isinstance(path, StorePath):
+        raise DataError(f"{path}: scenes with boxes must be local; copy them")
     layout = None if path.is_file() else find_layout(path)
     scenes = read_scenes(layout.train if layout else path, missing)
     return ImageSet(("images",), ([*scenes.photos],), ([*scenes.sizes],), scenes=scenes)
+
+
+def _listed(source: str | os.PathLike[str]) -> Path:
+    """The path of a source; of a URL, with all objects below it."""
+    path = as_path(source)
+    plain = isinstance(path, StorePath) and not is_pattern(path)
+    return path.listed() if isinstance(path, StorePath) and plain else path
 
 
 def check_source(source: str | os.PathLike[str]) -> None:
     """Refuse a source that is no name, KIND:FOLDER or path, without reading it."""
     name = os.fspath(source)
     kind, _, folder = name.partition(":")
-    if Path(name).exists() or name == SHAPES or saved_folder(name) or find_files(Path(name)):
+    path = as_path(source)
+    if path.exists() or name == SHAPES or saved_folder(name) or find_files(path):
         return
     if kind in KINDS and folder:
         if not Path(folder).expanduser().exists():
@@ -100,7 +112,7 @@ def check_source(source: str | os.PathLike[str]) -> None:
 def named(source: str | os.PathLike[str]) -> Callable[[], Splits] | None:
     """Loader of a built-in data set, or of a KIND:FOLDER; None for a path."""
     name = os.fspath(source)
-    if Path(name).exists():
+    if is_url(name) or Path(name).exists():
         return None
     kind, _, folder = name.partition(":")
     if kind in KINDS and folder:

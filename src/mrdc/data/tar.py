@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from mrdc._utils.errors import DataError, ImageError
+from mrdc._utils.errors import DataError
 from mrdc._utils.text import printable, size
 from mrdc.codec.image import EXTENSIONS
 from mrdc.data.images import NOT_IMAGE, ImageSet, by_number, gather
-from mrdc.data.photo import Photo, check_bytes
+from mrdc.data.photo import Photo, read_part
 
 MAX_HEADER = 1 << 20  # bytes of an extended header: a long name, or attributes
 MAX_CLASS = 4096  # bytes of a .cls
@@ -81,7 +81,7 @@ def read_tar(path: Path, prefix: str = "") -> ImageSet:
         if not label:
             raise DataError(f"{path}: {member.name} has no .cls file with its class")
         name = prefix + member.name
-        load = partial(_read, str(path), name, member.start, member.size)
+        load = partial(read_part, str(path), name, member.start, member.size)
         entries.append((label, Photo(name, load), member.size))
     return gather(entries, sorted({label for label, _, _ in entries}, key=by_number), ignored)
 
@@ -113,7 +113,8 @@ def _opened(path: Path) -> BinaryIO:
 
 def _members(path: Path, file: BinaryIO) -> Iterator[Member]:
     """Regular files of a tar; whatever is wrong with a header becomes one message."""
-    end = os.fstat(file.fileno()).st_size
+    end = file.seek(0, os.SEEK_END)
+    file.seek(0)
     try:
         with tarfile.open(fileobj=_Headers(file, end), mode="r:") as tar:  # type: ignore[call-overload]
             last = -1
@@ -164,13 +165,3 @@ def _class_name(text: str) -> str | None:
         name = json.loads(text).get("class")
         return name if isinstance(name, str) else None
     return None
-
-
-def _read(path: str, name: str, start: int, count: int) -> bytes:
-    check_bytes(count, name)
-    try:
-        with open(path, "rb") as file:
-            file.seek(start)
-            return file.read(count)
-    except OSError as error:
-        raise ImageError(f"{name}: cannot be read ({error.strerror})") from None

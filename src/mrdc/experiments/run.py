@@ -52,6 +52,11 @@ def open_experiment(
     return SceneExperiment(settings, kept)
 
 
+def run_path(settings: AnySettings, name: str) -> Path:
+    """The folder of a run."""
+    return settings.out or Path("runs") / folder_name(settings, name)
+
+
 def run(
     settings: AnySettings,
     *,
@@ -62,7 +67,7 @@ def run(
     """Run an experiment, or resume it; its result is also the last line of results.jsonl."""
     name, settings = name or settings.method, with_picked_quality(settings)
     check(settings)
-    path = settings.out or Path("runs") / folder_name(settings, name)
+    path = run_path(settings, name)
     kept, done = world().lead(lambda: (read_kept(path), finished(path)))
     experiment = open_experiment(settings, name, kept.checked if kept else None)
     if kept is None:

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mrdc._utils.errors import UsageError
+from mrdc._utils.stores import is_url
 from mrdc.detection.settings import DetectSettings
 from mrdc.planning.selection import usual_selector
 from mrdc.training.settings import RunSettings
@@ -36,6 +38,16 @@ def decisive_settings(settings: AnySettings) -> dict[str, Any]:
         values["data"] = str(Path(settings.data).resolve())
     plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
     return plain
+
+
+def check_out(out: Path | None) -> None:
+    """Refuse a URL: runs need a local folder."""
+    url = str(out).replace(":/", "://", 1)  # a path has one slash
+    if is_url(url):
+        raise UsageError(
+            f"--out {url}: must be a local folder; mrdc run --publish {url} puts a finished run "
+            "there"
+        )
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mrdc._utils import stores
 from mrdc._utils.errors import MemoryFileError
+from mrdc._utils.store_path import StorePath
+from mrdc.memory.remote import RemoteFile
 
 
 class Bytes(Protocol):
@@ -21,11 +24,13 @@ class Bytes(Protocol):
 
 
 def open_bytes(path: Path) -> Bytes:
-    """Map a file; ranges are views, which keep it mapped.
+    """Map a file, or read an object as it is needed; ranges are views, which keep it mapped.
 
     Raises:
         MemoryFileError: it is missing, cannot be read, or is not a regular file.
     """
+    if isinstance(path, StorePath):
+        return RemoteFile(path)
     try:
         about = os.stat(path)
         if not stat.S_ISREG(about.st_mode):  # opening a pipe would wait for ever
@@ -43,12 +48,17 @@ def open_bytes(path: Path) -> Bytes:
 
 def sizes_in(folder: Path) -> dict[str, int]:
     """Bytes of the files in a folder, by name."""
+    if isinstance(folder, StorePath):
+        return {name: size for name, size in stores.listing(str(folder)).items() if "/" not in name}
     with os.scandir(folder) as found:
         return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
 
 
 def identity(path: Path) -> tuple[int, ...] | None:
     """Numbers that change when a file is replaced or written to; None if there is no file."""
+    if isinstance(path, StorePath):
+        found = stores.find(str(path))
+        return None if found is None else (found.size, hash(found.stamp))
     try:
         about = os.stat(path)
     except OSError:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mrdc._utils.errors import MemoryFileError, MrdcError
+from mrdc._utils.store_path import as_path
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.jpeg import join
 from mrdc.codec.jpeg_progressive import scans_intact
@@ -41,7 +41,7 @@ def audit(
     path: str | os.PathLike[str], progress: Callable[[int], None] = lambda count: None
 ) -> Audit:
     """Check the index and the budget of a memory, and decode every image."""
-    path = Path(path)
+    path = as_path(path)
     if not path.exists():
         raise MemoryFileError(f"{path}: no such memory file")
     if path.is_dir() and not (path / MANIFEST).exists():

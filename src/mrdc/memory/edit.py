@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
-from mrdc._utils.files import check_name, sweep
+from mrdc._utils.files import check_folder, check_name, scratch_folder, sweep
 from mrdc.codec.jpeg_progressive import check_fade, has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
 from mrdc.memory.budget import EXACT, Budget, parse_bytes
 from mrdc.memory.classes import encodings_in_use
 from mrdc.memory.encode import Item
-from mrdc.memory.folder import is_leftover, writing
+from mrdc.memory.folder import only_leftovers, writing
 from mrdc.memory.payload import Spool
 from mrdc.memory.replay import ReplayMemory
 from mrdc.memory.stored import open_memory, size_on_disk
@@ -50,13 +50,12 @@ class Edited:
 
 def check_output(path: Path, force: bool, folder: bool = False) -> None:
     """Refuse, before any work, to replace something that is not a memory of this form."""
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
+    check_folder(path)
     check_name(path)
     sweep(path)
     if not path.exists() and not path.is_symlink():
         return
-    if folder and path.is_dir() and all(map(is_leftover, path.iterdir())):
+    if folder and path.is_dir() and only_leftovers(path):
         return  # empty, or an interrupted write
     try:
         open_memory(path)
@@ -168,7 +167,7 @@ def merge(
     if len(paths) < 2:
         raise UsageError(f"merge needs two memory files or more, got {len(paths)}")
     memories = [ReplayMemory.load(path) for path in paths]
-    merged = _like(memories[0], output.parent)
+    merged = _like(memories[0], scratch_folder(output))
     if part_size is not None:
         merged.part_size = parse_bytes(part_size)
     folder = merged.part_size is not None

@@ -11,11 +11,14 @@ import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from mrdc._utils import stores
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
-from mrdc._utils.files import beside, check_name, output_errors, whole_file
+from mrdc._utils.files import beside, check_folder, check_name, output_errors, whole_file
+from mrdc._utils.store_path import StorePath
 from mrdc._utils.text import harmless
 from mrdc.codec.image import decode
 from mrdc.data.scenes import Boxes
@@ -53,8 +56,7 @@ def export(
     check_name(output)
     if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; choose a new path")
-    if not output.absolute().parent.is_dir():
-        raise OutputError(f"{output}: there is no folder {output.parent}")
+    check_folder(output)
     plain = "coco" if memory.box_classes else "folder"
     writers = {"folder": _folder, "webdataset": _webdataset, "coco": _coco}
     write = writers[format or ("webdataset" if output.suffix == ".tar" else plain)]
@@ -130,8 +132,16 @@ def in_file(boxes: Boxes, scale: float) -> list[list[float]]:
 
 
 @contextmanager
-def _whole_folder(output: Path) -> Iterator[Path]:
-    """Make a folder that appears under its name only when it is complete."""
+def _whole_folder(output: Path, last: str) -> Iterator[Path]:
+    """Make a folder that appears under its name only when it is complete.
+
+    In an object store, the file `last` appears when all others are there.
+    """
+    if isinstance(output, StorePath):
+        send = partial(_put_folder, url=str(output), last=last)
+        with stores.staged(str(output), send) as local, _whole_folder(local, last) as folder:
+            yield folder
+        return
     with output_errors(output):
         temporary = beside(output.absolute())
         try:
@@ -143,10 +153,16 @@ def _whole_folder(output: Path) -> Iterator[Path]:
             raise
 
 
+def _put_folder(folder: Path, url: str, last: str) -> None:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in files)
+    stores.put_files(folder, [*(name for name in names if name != last), last], url)
+
+
 def _folder(memory: StoredMemory, output: Path, progress: Advance) -> None:
     names = memory.class_names
     folders = dict(zip(names, safe_names(list(names.values())), strict=True))
-    with _whole_folder(output) as folder:
+    with _whole_folder(output, "manifest.csv") as folder:
         manifest = folder / "manifest.csv"
         with manifest.open("w", newline="", encoding="utf-8", errors="replace") as listing:
             writer = csv.writer(listing)
@@ -192,7 +208,7 @@ def _coco(memory: StoredMemory, output: Path, progress: Advance) -> None:
     names = safe_names(sources)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    with _whole_folder(output) as folder:
+    with _whole_folder(output, "annotations.json") as folder:
         (folder / "images").mkdir()
         for image in _images(memory, progress):
             number, name = image.number + 1, f"{names[image.number]}.{image.kind}"

@@ -11,13 +11,13 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrdc._utils.errors import MemoryFileError
+from mrdc._utils.store_path import as_path
 from mrdc.data.scenes import Boxes
 from mrdc.memory.access import open_bytes
 from mrdc.memory.encode import Encoding
@@ -42,7 +42,7 @@ class MemoryFile(Rows):
     """
 
     def __init__(self, path: str | os.PathLike[str], checked: bool = False):
-        self.path = Path(path)
+        self.path = as_path(path)
         self._bytes = open_bytes(self.path)
         self.file_bytes = len(self._bytes)
         try:

@@ -14,11 +14,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mrdc._utils import stores
 from mrdc._utils.errors import MemoryFileError, OutputError
 from mrdc._utils.files import OpenFolder, output_errors, try_lock
+from mrdc._utils.store_path import StorePath
 from mrdc.data.scenes import Boxes
 from mrdc.memory.accounting import metadata, optional_arrays
 from mrdc.memory.classes import (
@@ -51,6 +54,9 @@ def write_file(memory: Contents, path: Path) -> str:
 def write_folder(memory: Contents, folder: Path) -> str:
     """Write a memory as a folder of parts; returns its SHA-256."""
     assert memory.part_size is not None
+    if isinstance(folder, StorePath):
+        with stores.staged(str(folder), partial(_put_parts, url=str(folder))) as local:
+            return write_folder(memory, local)
     meta, tables = metadata(memory, memory.budget), tables_in_use(memory._classes)
     parts = list[PartEntry]()
     with writing(folder):
@@ -64,6 +70,14 @@ def write_folder(memory: Contents, folder: Path) -> str:
             return write_manifest(folder, meta, tables, memory.part_size, parts)
         finally:
             clean(folder)
+
+
+def _put_parts(folder: Path, url: str) -> None:
+    """Write parts below a URL, then the manifest, then remove parts that it does not list."""
+    parts = sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name))
+    stores.put_files(folder, [*parts, MANIFEST], url)
+    others = [name for name in stores.listing(url) if NAME.fullmatch(name) and name not in parts]
+    stores.remove([f"{url}/{name}" for name in others])
 
 
 def _cuts(memory: Contents, meta: dict[str, Any], tables: list[bytes]) -> Iterator[Cut]:
@@ -125,11 +139,13 @@ def _write(
 def writing(folder: Path) -> Iterator[None]:
     """Hold a folder for writing; it is made, and removed again if it stays empty.
 
+    Object stores have no locks: the last of two writers wins there, with all of its parts.
+
     Raises:
         OutputError: it is a file, or another process is writing it.
     """
     holder = (threading.get_ident(), folder.absolute())
-    if holder in _writing:
+    if holder in _writing or isinstance(folder, StorePath):
         yield
         return
     if folder.exists() and not folder.is_dir():
@@ -167,10 +183,17 @@ def clean(folder: Path) -> None:
             return  # parts may be all that is left of a memory
     with suppress(OSError):
         for file in folder.iterdir():
-            if file.name not in listed and is_leftover(file):
+            if file.name not in listed and _is_leftover(file.name):
                 file.unlink(missing_ok=True)
 
 
-def is_leftover(file: Path) -> bool:
+def only_leftovers(folder: Path) -> bool:
+    """Whether a folder has nothing but what an interrupted write leaves, or nothing at all."""
+    if isinstance(folder, StorePath):
+        return all(map(_is_leftover, stores.listing(str(folder))))
+    return all(_is_leftover(file.name) for file in folder.iterdir())
+
+
+def _is_leftover(name: str) -> bool:
     """Whether a file in a folder is one that a write makes, besides the manifest."""
-    return bool(NAME.fullmatch(file.name) or UNFINISHED.fullmatch(file.name))
+    return bool(NAME.fullmatch(name) or UNFINISHED.fullmatch(name))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, SupportsIndex
 
 from mrdc._utils.errors import BudgetError, UsageError
+from mrdc._utils.store_path import as_path
 from mrdc.memory.accounting import entry_cost, room
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.classes import from_stored
@@ -228,7 +229,8 @@ class ReplayMemory(Storing):
     # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory file, or a folder if there is a `part_size`, whole or not at all.
+        """Write the memory file, or a folder if there is a `part_size`, to a path or URL, whole or
+        not at all.
 
         If names, notes, boxes, quality or codec have changed since the last images were added,
         the lowest ranks may be dropped so that a budget in bytes still bounds the file. Images
@@ -239,7 +241,7 @@ class ReplayMemory(Storing):
             OutputError: the file cannot be written; an older file stays as it was.
         """
         self._refit()
-        path = Path(path)
+        path = as_path(path)
         replaced = self._labels_in(path)
         sha256 = write_file(self, path) if self.part_size is None else write_folder(self, path)
         if replaced and (saved := open_memory(path)).sha256 == sha256:
@@ -259,7 +261,7 @@ class ReplayMemory(Storing):
     def load(
         cls, path: str | os.PathLike[str], transform: Transform | None = None
     ) -> "ReplayMemory":
-        """Open a memory file or a folder of parts; its images stay mapped, not read."""
+        """Open a memory file or a folder of parts, by path or URL; images are read when needed."""
         stored = open_memory(path)
         meta = stored.meta
         memory = cls(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from mrdc._utils.errors import MemoryFileError
+from mrdc._utils.store_path import as_path
 from mrdc.memory.access import identity, sizes_in
 from mrdc.memory.budget import Budget
 from mrdc.memory.file import MemoryFile
@@ -237,7 +238,7 @@ def open_memory(path: str | os.PathLike[str]) -> StoredMemory:
     Raises:
         MemoryFileError: it is missing, damaged or something else.
     """
-    path = Path(path)
+    path = as_path(path)
     return _Folder(path) if path.is_dir() else _OneFile(path)
 
 

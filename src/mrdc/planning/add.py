@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from mrdc._utils.files import scratch_folder
 from mrdc.memory.edit import Edited, check_target, holding, take_boxes
 from mrdc.memory.encode import Arrival, Item
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.scan import Scan, scan
 from mrdc.planning.search import Progress, Ranking, compress_all, in_order, quiet
-from mrdc.planning.settings import QUALITIES, PlanSettings
+from mrdc.planning.settings import QUALITIES, Location, PlanSettings
 
 if TYPE_CHECKING:
     from mrdc.nn.embed import Embedder
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 class AddSettings:
     """Settings of `add`."""
 
-    memory: tyro.conf.Positional[Path]
-    """A memory file, or a folder of parts."""
-    photos: tyro.conf.Positional[Path]
+    memory: tyro.conf.Positional[Location]
+    """A memory file or a folder of parts, a path or a URL."""
+    photos: tyro.conf.Positional[Location]
     """Images as for `pack`. A class whose name is in the memory gets more images; others are
     new."""
-    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Memory to write; by default it is changed in place."""
+    output: Annotated[Location | None, tyro.conf.arg(aliases=["-o"])] = None
+    """Memory to write, a path or a URL; by default it is changed in place."""
     force: bool = False
     """Replace the output if it exists."""
     select: str = "auto"
@@ -80,7 +81,7 @@ def _add(
         device=settings.device,
         threads=settings.threads,
     )
-    with scan(plan, progress, embedder, folder=target.parent, measuring=False) as seen:
+    with scan(plan, progress, embedder, folder=scratch_folder(target), measuring=False) as seen:
         rankings = compress_all(seen.pool, plan, pair, seen.pool.rankings())[0]
         arriving = _by_label(memory, seen, rankings, str(settings.photos))
         count = progress("encoding", len(seen.images))

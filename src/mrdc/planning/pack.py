@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from mrdc._utils.files import scratch_folder
+from mrdc._utils.store_path import as_path
 from mrdc.codec.jpeg_progressive import check_fade
 from mrdc.memory.budget import parse_bytes
 from mrdc.memory.edit import check_output, holding
@@ -98,9 +100,9 @@ def pack(
         MrdcError: arguments or images that cannot be used; nothing is left behind.
     """
     settings = PackSettings(
-        Path(photos),
+        as_path(photos),
         str(budget),
-        output=Path(output),
+        output=as_path(output),
         force=force,
         part_size=None if part_size is None else str(part_size),
         fade=fade,
@@ -134,7 +136,7 @@ def _pack(settings: PackSettings, progress: Progress, embedder: "Embedder | None
         settings,
         progress,
         embedder,
-        folder=path.parent,
+        folder=scratch_folder(path),
         measuring=searching,
         part_size=size,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from mrdc._utils.errors import BudgetError
 from mrdc._utils.extras import Tensor
+from mrdc._utils.store_path import as_path
 from mrdc.codec import CODECS, Codec
 from mrdc.memory.budget import Budget
 from mrdc.planning.choice import Candidate, Rule
@@ -142,7 +143,7 @@ def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[Pl
     Raises:
         MrdcError: arguments or images that cannot be used.
     """
-    settings = PlanSettings(Path(photos), str(budget), **as_settings(options))
+    settings = PlanSettings(as_path(photos), str(budget), **as_settings(options))
     return run_plan(settings, embedder=given_embedder(options))
 
 

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+from mrdc._utils.store_path import as_path
 
 QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
 Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
@@ -12,6 +15,16 @@ CRITERION: Criterion = "ratio-per-image"  # the default
 EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.03}  # default bounds; 0.5 is the paper's
 BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
+Location = Annotated[
+    Path,
+    PrimitiveConstructorSpec[Path](
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda given: as_path(given[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda path: [str(path)],
+    ),
+]  # a path or a URL
 
 
 @dataclass(frozen=True)
@@ -52,12 +65,12 @@ class SearchSettings:
 class Source:
     """What to plan for."""
 
-    photos: tyro.conf.Positional[Path]
+    photos: tyro.conf.Positional[Location]
     """Folder with a sub-folder per class, or with train/ and test/ of such; a .csv of path,label;
     a WebDataset .tar; a .parquet or .arrow file with images; a quoted pattern of these, such as
     'photos-*.parquet' or 'shard-{0000..0099}.tar'; hf:FOLDER, written by save_to_disk; textures
-    (built in). For scenes with boxes: a COCO .json, or a folder with train.json and images/; COCO
-    and SODA10M as published."""
+    (built in). Paths may be URLs, such as s3://bucket/photos. For scenes with boxes: a COCO .json,
+    or a folder with train.json and images/; COCO and SODA10M as published."""
     budget: str
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
 
@@ -105,8 +118,8 @@ class PlanSettings(SearchSettings, Source):
 class PackSettings(PlanSettings):
     """Settings of `pack`."""
 
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("memory.mrdc")
-    """Memory file to write."""
+    output: Annotated[Location, tyro.conf.arg(aliases=["-o"])] = Path("memory.mrdc")
+    """Memory to write, a path or a URL."""
     part_size: str | None = None
     """Write a folder of memory files of at most this size, such as 1GB, and a manifest, instead of
     one file. Other commands take the folder like a file; the budget is one for all parts."""
