@@ -6,9 +6,9 @@ from collections.abc import Callable
 from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
-from speed_tables import costs, speed, steps, times
+from speed_tables import clusters, costs, speed, steps, times
 
-PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md")]
+PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md", "docs/scale.md")]
 
 
 def name(candidate: Row) -> str:
@@ -89,6 +89,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "adapters strategies": strategies,
     "adapters bytes": same_bytes,
     "adapters throughput": buffers,
+    "clusters": clusters,
 }
 
 
