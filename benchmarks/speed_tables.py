@@ -56,6 +56,17 @@ def costs() -> str:
     return table(*rows)
 
 
+def clusters() -> str:
+    """`pack` by threads and by Ray."""
+    head = ["work", "images", "engine", "images/s", "CPU s", "driver's", "start, s", "RAM, MB"]
+    rows: list[list[object]] = [head]
+    for r in read("clusters"):
+        cpu = [f"{r['cpu_s']:.1f}", f"{r['driver_cpu_s']:.1f}", f"{r['start_s']:.0f}"]
+        found = [f"{r['rate']:,.0f}", *cpu, f"{r['ram'] / 1e6:,.0f}"]
+        rows.append([r["work"], f"{r['images']:,}", r["engine"], *found])
+    return table(*rows)
+
+
 def speed() -> str:
     """Ratios, every line of each question and data set."""
     rows: list[list[object]] = [["question", "data", "ratio", "aim"]]

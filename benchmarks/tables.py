@@ -7,9 +7,10 @@ from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
-from speed_tables import costs, speed, steps, times
+from speed_tables import clusters, costs, speed, steps, times
 
-PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md")]
+NAMES = ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
+PAGES = [HERE.parent / name for name in NAMES]
 
 
 def name(candidate: Row) -> str:
@@ -92,6 +93,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "adapters throughput": buffers,
     "fade cuts": cuts,
     "fade held": held,
+    "clusters": clusters,
 }
 
 

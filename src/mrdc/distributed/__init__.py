@@ -1,1 +1,1 @@
-"""Several processes that train one network together, by torch.distributed."""
+"""Several processes: torch.distributed for one network, Ray for planning and packing."""

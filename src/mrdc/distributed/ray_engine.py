@@ -5,8 +5,8 @@ and what comes out of it (features, encoded bytes), never pixels. Ray runs the t
 again. Nothing is shuffled, and results come in the order of the jobs, so they do not depend on the
 workers.
 
-Tasks are plain ones. Ray Data, tried here first, retries a task that kills its worker for ever, and
-takes 0.4 s more for each of the many calls of `map`.
+Tasks are plain ones. Ray Data, which was tried first, retries a task that kills its worker for ever
+(a limit is deprecated), and costs more for each of the many calls of `map`.
 """
 
 import logging
