@@ -66,8 +66,12 @@ def test_parts_of_an_object(bucket: str) -> None:
             b"123456789",
         )
     assert as_path(url).read_text() == "0123456789"
-    with pytest.raises(StoreError, match="2 bytes came, not 12"):
+    with pytest.raises(StoreError, match="x: has changed since it was looked at"):
         stores.read(url, 8, 20)
+    assert stores.read_whole(url, 10) == b"0123456789"
+    for size in (9, 11):
+        with pytest.raises(StoreError, match="x: has changed since it was listed; run"):
+            stores.read_whole(url, size)
     with pytest.raises(FileNotFoundError, match="no such object"):
         stores.read(f"{bucket}/y", 0, 1)
 

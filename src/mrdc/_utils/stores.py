@@ -98,13 +98,25 @@ def glob(pattern: str) -> list[str]:
 
 def read(url: str, start: int, stop: int) -> bytes:
     """Some bytes of an object, in one request."""
-    if start >= stop:
-        return b""
-    with _errors(url) as store:
-        data = bytes(store.cat_file(store._strip_protocol(url), start=start, end=stop))
+    data = _part(url, start, stop) if start < stop else b""
     if len(data) != stop - start:
-        raise StoreError(f"{url}: {len(data):,} bytes came, not {stop - start:,}: it was replaced")
+        raise StoreError(f"{url}: has changed since it was looked at; run the command again")
     return data
+
+
+def read_whole(url: str, size: int) -> bytes:
+    """All bytes of an object that has this size, in one request."""
+    if not size and find(url) is None:
+        raise FileNotFoundError(errno.ENOENT, "no such object", url)
+    data = _part(url, 0, size + 1) if size else b""
+    if len(data) != size:  # the byte too many shows that it has grown
+        raise StoreError(f"{url}: has changed since it was listed; run the command again")
+    return data
+
+
+def _part(url: str, start: int, stop: int) -> bytes:
+    with _errors(url) as store:
+        return bytes(store.cat_file(store._strip_protocol(url), start=start, end=stop))
 
 
 def check_bucket(url: str) -> None:
@@ -195,14 +207,18 @@ def _store(scheme: str, process: int) -> Any:
     if scheme not in PACKAGES:
         known = ", ".join(f"{name}://" for name in PACKAGES)
         raise UsageError(f"unknown scheme {scheme}://; give {known} or a local path")
-    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
-    if scheme == "s3":
-        options["config_kwargs"] = {"retries": {"mode": "standard", "max_attempts": 4}}
     logging.getLogger(PACKAGES[scheme]).addHandler(logging.NullHandler())  # _errors has the line
     try:
         import_module(PACKAGES[scheme])
-        store = import_module("fsspec").filesystem(scheme, **options)
-        store.retries = 2  # rounds of the above by s3fs; each attempt waits 15 s for an answer
+        fsspec = import_module("fsspec")
+        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        if scheme == "s3":
+            given = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+            retries = {"mode": "standard", "max_attempts": 4}
+            options["config_kwargs"] = {"retries": retries, **given}
+        store = fsspec.filesystem(scheme, **options)
+        if scheme == "s3":
+            store.retries = 2  # rounds of these attempts, each of which waits up to 15 s
         return store
     except ImportError as error:
         package = (error.name or PACKAGES[scheme]).partition(".")[0]

@@ -1,6 +1,5 @@
 """Source images that are read when they are needed."""
 
-import errno
 import hashlib
 import os
 import stat
@@ -84,7 +83,15 @@ def file_photo(path: str, name: str) -> Photo:
 
 def store_photo(url: str, name: str, size: int) -> Photo:
     """A photo of so many bytes in an object store."""
-    return Photo(name, partial(read_part, url, name, 0, size))
+    return Photo(name, partial(_fetch, url, name, size))
+
+
+def _fetch(url: str, name: str, size: int) -> bytes:
+    check_bytes(size, name)
+    try:
+        return stores.read_whole(url, size)
+    except OSError as error:
+        raise ImageError(f"{name}: cannot be read ({error.strerror})") from None
 
 
 def read_part(path: str, name: str, start: int, count: int) -> bytes:
@@ -97,8 +104,6 @@ def read_part(path: str, name: str, start: int, count: int) -> bytes:
     check_bytes(count, name)
     try:
         if stores.is_url(path):
-            if not count and stores.find(path) is None:
-                raise FileNotFoundError(errno.ENOENT, "no such object", path)
             return stores.read(path, start, start + count)
         with open(path, "rb") as file:
             file.seek(start)
