@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import mrdc.codec.image
+import mrdc.codec.jpeg_progressive
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import decode
@@ -118,6 +119,13 @@ def test_cuts_share_the_header_of_their_quality(height: int, width: int, scans: 
     assert split(part)[0] == tables
     assert split(stream)[1].startswith(split(part)[1])
     assert join(*split(part)) == part
+
+
+def test_another_encoder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels of a memory that fades stand for certain scans."""
+    monkeypatch.setattr(mrdc.codec.jpeg_progressive, "SCANS", 9)
+    with pytest.raises(UsageError, match=r"an encoder that writes 9 scans.*this Pillow writes 10"):
+        encoded()
 
 
 def test_without_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> None:

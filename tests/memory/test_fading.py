@@ -178,6 +178,15 @@ def test_the_audit_checks_scans_against_what_was_written(tmp_path: Path) -> None
     ]
 
 
+def test_a_forged_image_has_no_scans(tmp_path: Path) -> None:
+    """`info` and `scans` name it."""
+    memory = ReplayMemory(10**6, CODEC, 75)
+    memory.add({0: [replace(encoded()[0][0], source="odd", body=b"nothing", tables=b"")]})
+    memory.save(tmp_path / "m")
+    with pytest.raises(MemoryFileError, match="image odd: not a whole progressive JPEG"):
+        ReplayMemory.load(tmp_path / "m").scans()
+
+
 def test_a_faded_image_is_still_known() -> None:
     """If it comes again, whole, it is a duplicate."""
     memory = filled(FULL // 2 + 3000)

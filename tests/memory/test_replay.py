@@ -62,7 +62,7 @@ MADE: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict, codec=st.sampled_from(["original", "png"]), accounting=ACCOUNTING
 ) | st.builds(
     dict,
-    codec=st.sampled_from(["jpeg", "jpeg-optimised"]),
+    codec=st.sampled_from(["jpeg", "jpeg-optimised", "jpeg-progressive"]),
     quality=st.integers(1, 100),
     accounting=ACCOUNTING,
 )

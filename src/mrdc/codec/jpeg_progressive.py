@@ -71,7 +71,7 @@ def scan_ends(stream: bytes) -> list[int]:
     found = list(_markers(stream))
     kinds = [marker for marker, _, _ in found]
     if kinds[:1] != [START] or FRAME not in kinds or SCAN not in kinds or kinds[-1] != LAST:
-        raise ImageError("not a whole progressive JPEG, so it has no scans to cut")
+        raise ImageError("not a whole progressive JPEG")
     return [end for marker, _, end in found if marker == SCAN]
 
 
@@ -109,7 +109,13 @@ def scans_intact(stream: bytes) -> bool:
 def _sealed(stream: bytes) -> bytes:
     """Add the segment with the checksums of all scans, after the frame header."""
     place = next(end for marker, _, end in _markers(stream) if marker == FRAME)
-    sums = _checksums(stream[:place], place, stream, scan_ends(stream))
+    ends = scan_ends(stream)
+    if len(ends) != SCANS:
+        raise UsageError(
+            f"codec {JpegProgressive.name} needs an encoder that writes {SCANS} scans, as "
+            f"libjpeg-turbo does; this Pillow writes {len(ends)}"
+        )
+    sums = _checksums(stream[:place], place, stream, ends)
     return stream[:place] + SEAL + sums + stream[place:]
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mrdc._utils.errors import ImageError, MemoryFileError
 from mrdc.codec.jpeg import split
 from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, has_scans, scan_ends
 from mrdc.memory.budget import level
@@ -45,13 +46,24 @@ def sizes_of(images: ClassImages, entry: IndexCost | None) -> Sizes:
 
 
 def scan_counts(places: Iterable[Rows]) -> dict[int, int]:
-    """Number of images by their scans; images whose scans cannot be cut do not count."""
+    """Number of images by their scans; images whose scans cannot be cut do not count.
+
+    Raises:
+        MemoryFileError: an image is damaged.
+    """
     found = Counter[int]()
     for rows in places:
         if any(has_scans(encoding.codec) for encoding in rows.encoding_list):  # else read nothing
-            streams = (rows.stream(row) for row in range(len(rows)) if rows.has_scans(row))
-            found.update(len(scan_ends(stream)) for stream in streams)
+            chosen = (row for row in range(len(rows)) if rows.has_scans(row))
+            found.update(_scans(rows, row) for row in chosen)
     return dict(sorted(found.items()))
+
+
+def _scans(rows: Rows, row: int) -> int:
+    try:
+        return len(scan_ends(rows.stream(row)))
+    except ImageError as error:
+        raise MemoryFileError(f"image {rows.names[row]}: {error}: damaged or forged") from None
 
 
 def mean_scans(counts: Mapping[int, int]) -> float:
@@ -90,10 +102,9 @@ def fitting_levels(sizes: Sequence[Sizes], room: int) -> list[NDArray[np.int64]]
 def between_levels(sizes: Sizes, at: float) -> NDArray[np.int64]:
     """Bytes at a level that need not be whole: as if some images were at each of two levels."""
     low, high = math.floor(at), math.ceil(at)
-    more: NDArray[np.int64] = np.ceil((sizes[:, high] - sizes[:, low]) * (at - low)).astype(
-        np.int64
-    )
-    return sizes[:, low] + more
+    more = np.ceil((sizes[:, high] - sizes[:, low]) * (at - low))
+    found: NDArray[np.int64] = sizes[:, low] + more.astype(np.int64)
+    return found
 
 
 def common_level(held: Sequence[Sizes], room: int, new: int) -> float:
