@@ -2,6 +2,8 @@
 
 For `feed` the views are only made and sent to the device; for `train` a method takes a step with
 a teacher on every batch. Epochs of all feeds take turns. `ratio` is to the DataLoader.
+
+    python benchmarks/streaming.py photos/train --label photos --compile
 """
 
 import argparse
