@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mrdc._utils.forked import Forked, result, settle
+from mrdc._utils.forked import Crew, Forked, result, settle
 
 J = TypeVar("J")
 Bytes = NDArray[np.uint8]
@@ -28,11 +28,11 @@ def shared_bytes(count: int) -> Bytes:
 class Ring(Generic[J]):
     """Lets processes fill arrays of one shape, in groups of `most` or fewer."""
 
-    def __init__(self, fill: Fill[J], shape: tuple[int, ...], most: int, count: int):
-        self.most, self._count = most, count
+    def __init__(self, fill: Fill[J], shape: tuple[int, ...], most: int, crew: Crew):
+        self.most, self._count = most, crew.size
         space = shared_bytes(SLOTS * most * math.prod(shape))
         self._slots = space.reshape(SLOTS, most, *shape)
-        self._workers = Forked(partial(_work, fill, self._slots), count)
+        self._workers = Forked(partial(_work, fill, self._slots), crew)
 
     def groups(self, groups: Sequence[Sequence[J]]) -> Iterator[Bytes]:
         """The arrays (n, ...) of each group of jobs, valid until the next group is asked for."""

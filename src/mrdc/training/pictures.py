@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc._utils.forked import Forked, processes
+from mrdc._utils.forked import Forked, crew
 from mrdc._utils.ring import shared_bytes
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import Pixels
@@ -55,7 +55,7 @@ class Files:
                 self._note(place, data)
         others = np.flatnonzero(self.sides[:, 0] == 0).tolist()
         if others:
-            with Forked(self._measure, processes(threads, len(others))) as pools:
+            with Forked(self._measure, crew(threads, len(others))) as pools:
                 self.sides[others] = list(pools.ordered(others, AHEAD))
 
     @property
@@ -117,7 +117,7 @@ class Decoded:
             self.image(place)[:] = files.image(place)
 
         count = len(self.sides)
-        with Forked(decode, processes(threads, count)) as pool:
+        with Forked(decode, crew(threads, count)) as pool:
             for _ in pool.ordered(range(count), AHEAD):
                 pass
 
