@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mrdc._utils.errors import ImageError
 from mrdc.codec import Codec
 from mrdc.codec.jpeg import join, split
-from mrdc.data.photo import Photo, to_pixels
+from mrdc.data.photo import Photo
 from mrdc.memory.file import IndexCost
 
 
@@ -80,7 +80,7 @@ class Encoder:
             return self._stored(item)
         data, name = item.photo.load(), item.photo.id
         source = data if isinstance(data, bytes) else None
-        pixels = to_pixels(data, name)
+        pixels = item.photo.decode(data)
         if self.codec.name == "original" and source is not None:
             return self._made(item, source, kept=True)
         try:
