@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from mrdc._utils.errors import TrainingError
@@ -39,7 +39,8 @@ def crew(wanted: int | None, images: int, passes: int = 1) -> Crew:
     process with a GPU, so that little work is better done by threads.
     """
     count, work = wanted or cores(), images * passes
-    if sys.platform != "linux" or count == 1 or work < WORTH:
+    able = sys.platform == "linux" and not current_process().daemon
+    if not able or count == 1 or work < WORTH:
         return Crew(wanted or min(count, MOST), forked=False)
     return Crew(min(count, work // EACH), forked=True)
 
