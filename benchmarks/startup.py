@@ -2,6 +2,8 @@
 
 Every line is one run in a process of its own. `cold` and `warm` differ in the cache folder alone:
 the first phase is not shared. `sweep` is as many runs at once, with different seeds, cold.
+
+    python benchmarks/startup.py lucir-mrdc --data photos --phases 5 --sweep 4
 """
 
 import argparse

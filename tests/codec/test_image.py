@@ -3,11 +3,13 @@
 import io
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from PIL import Image
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
 
 from mrdc._utils.errors import ImageError
 from mrdc.codec import image as module
@@ -78,12 +80,45 @@ def test_exif_orientation_is_applied(format: str, orientation: int) -> None:
 
 
 def test_upright_detects_exif() -> None:
-    """Only streams without EXIF take the fast path."""
+    """Only streams that nothing can turn take the fast path."""
     exif = Image.Exif()
     exif[0x0112] = 6
     assert upright(jpeg(0))
     assert upright(file(Image.fromarray(RAMP), "JPEG", xmp=b"<xmp>a title</xmp>"))
     assert not upright(file(Image.fromarray(RAMP), "JPEG", exif=exif))
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF", "ignore:Metadata", "ignore:Truncated")
+@given(
+    orientation=st.none() | st.integers(0, 12),
+    endian=st.sampled_from("<>"),
+    tags=st.dictionaries(st.sampled_from([0x010F, 0x0131, 0x9C9B]), st.text("ab", max_size=9)),
+    cut=st.integers(0, 40) | st.none(),
+)
+@settings(max_examples=60, deadline=None)
+def test_exif_blocks_that_turn_nothing_do_not_slow_decoding_down(
+    orientation: int | None, endian: Literal["<", ">"], tags: dict[int, str], cut: int | None
+) -> None:
+    """Cameras write them: only other orientations, and blocks cut short, are left to Pillow."""
+    exif = Image.Exif()
+    exif.endian = endian
+    for tag, value in tags.items():
+        exif[tag] = value
+    if orientation is not None:
+        exif[0x0112] = orientation
+    block = exif.tobytes()
+    data = file(Image.fromarray(RAMP), "JPEG", exif=block[:cut])
+    with Image.open(io.BytesIO(data)) as picture:
+        expected = np.array(ImageOps.exif_transpose(picture).convert("RGB"))
+    assert np.array_equal(decode(data), expected)
+    assert upright(data) == (orientation in (None, 1)) or cut is not None
+    assert not (upright(data) and expected.shape[:2] != RAMP.shape)
+
+
+def test_an_exif_block_in_parts_is_left_to_pillow() -> None:
+    data = file(Image.fromarray(RAMP), "JPEG", exif=Image.Exif())
+    part = b"\xff\xe1" + (8).to_bytes(2, "big") + b"Exif\0\0"
+    assert not upright(data[:2] + part + part + data[2:])
 
 
 def test_xmp_orientation_is_applied() -> None:

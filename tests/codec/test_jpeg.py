@@ -1,14 +1,18 @@
 """Shared JPEG tables."""
 
+import io
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import mrdc.codec.image
 import mrdc.codec.jpeg
 from mrdc.codec.image import decode
-from mrdc.codec.jpeg import Jpeg, JpegOptimised, join, split
+from mrdc.codec.jpeg import Jpeg, JpegOptimised, join, plain_sides, split
 from tests.conftest import jpeg, pixels
 
 
@@ -53,3 +57,36 @@ def test_without_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codec.encoder.startswith("Pillow")
     assert simple.decode_jpeg_header(stream)[3] == "420"
     np.testing.assert_array_equal(decode(stream), simple.decode_jpeg(stream))
+
+
+# Streams that any decoder reads alike
+
+
+def saved(mode: str = "RGB", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels(0, 20, 30)).convert(mode).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_sides_of_a_plain_stream_are_in_its_header(subsampling: str) -> None:
+    assert plain_sides(saved(subsampling=subsampling, optimize=True)) == (20, 30)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        saved("L"),
+        saved("CMYK"),
+        saved(progressive=True),
+        saved(keep_rgb=True),
+        saved(exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"),
+        b"",
+        b"\xff\xd8",
+        saved()[:170],
+        b"\x89PNG\r\n\x1a\n",
+    ],
+)
+def test_other_streams_are_not_plain(stream: bytes) -> None:
+    """Grey, CMYK, progressive, RGB, turned, cut short, or no JPEG at all."""
+    assert plain_sides(stream) is None

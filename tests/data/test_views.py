@@ -11,10 +11,11 @@ from tests.conftest import CHEAP, jpeg
 from tests.training.feeds import examples, varied
 
 
-@pytest.mark.parametrize("least", [4, 1000])
-def test_views_are_centre_crops_in_order(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
-    """By processes or a thread; features of them are those that threads compute."""
-    monkeypatch.setattr("mrdc._utils.forked.LEAST", least)
+@pytest.mark.parametrize("worth", [20, 1000])
+def test_views_are_centre_crops_in_order(monkeypatch: pytest.MonkeyPatch, worth: int) -> None:
+    """By processes or threads; features of them are those that `embed` computes."""
+    monkeypatch.setattr("mrdc._utils.forked.WORTH", worth)
+    monkeypatch.setattr("mrdc._utils.forked.EACH", 5)
     source = varied(23)
     views = list(centre_views(source.photos, 16, 5, threads=2))
     assert [len(part) for part in views] == [5, 5, 5, 5, 3]

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
 from mrdc._utils.files import try_lock
-from mrdc.nn.compile import FOLDER, code_folder, compiled, compiling
+from mrdc.nn.compile import FOLDER, code_folder, compiling, keep_code
 from mrdc.nn.heads import Linear
 from tests.helpers import tiny
 
@@ -17,14 +18,14 @@ from tests.helpers import tiny
 def test_code_is_kept_by_version_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In our cache folder, unless the user has chosen another for torch."""
     monkeypatch.delenv(FOLDER, raising=False)
-    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
-    net = tiny("plain", Linear, classes=2)
-    with torch._dynamo.config.patch(recompile_limit=8):
-        compiled(net)
-        assert os.environ[FOLDER] == str(tmp_path / "cache/compiled" / f"torch-{torch.__version__}")
-        monkeypatch.setenv(FOLDER, "chosen")
-        compiled(net)
-    assert os.environ[FOLDER] == "chosen"
+    expected = str(tmp_path / "cache/compiled" / f"torch-{torch.__version__}")
+    keep_code()
+    assert os.environ[FOLDER] == expected
+    own = f"{tempfile.gettempdir()}/torchinductor_somebody"  # torch's
+    for given, found in (("chosen", "chosen"), (own, expected)):
+        monkeypatch.setenv(FOLDER, given)
+        keep_code()
+        assert os.environ[FOLDER] == found
 
 
 def test_a_folder_that_cannot_be_used_is_no_reason_to_stop(
@@ -51,6 +52,7 @@ def test_one_process_compiles_while_others_with_the_same_network_wait() -> None:
         assert try_lock(second)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_import_what_it_may_not_need() -> None:
     """Each takes seconds: for scenes, and for compiled networks."""
     late = ("torchvision", "torch._inductor")

@@ -1,16 +1,18 @@
 """The memory of a run: previews, ranks, budgets, substitutes, and images encoded once."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from mrdc._utils.clock import Clock
 from mrdc._utils.errors import UsageError
 from mrdc.codec import CODECS
-from mrdc.codec.image import decode
+from mrdc.codec.image import Pixels, decode
 from mrdc.data.photo import Photo
 from mrdc.data.stream import Stream
 from mrdc.memory.replay import ReplayMemory
@@ -83,6 +85,43 @@ def test_images_that_the_search_encoded_are_stored(
         plain.add({label: [photos[label][n] for n in order] for label, order in ranks.items()})
     assert made.quality in (40, 50)
     assert held(made.memory) == held(plain)
+
+
+@pytest.mark.parametrize(("room", "times"), [(1e9, {1}), (0, {4})])
+def test_originals_are_decoded_once_for_all_qualities(
+    room: float, times: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there is room for their pixels; else for features, and for every candidate."""
+    seen: Counter[bytes] = Counter()
+
+    def counted(data: bytes, name: str) -> Pixels:
+        seen[data] += 1
+        return decode(data, name)
+
+    monkeypatch.setattr("mrdc.data.photo.decode", counted)
+    monkeypatch.setattr("mrdc.training.exemplars.free_memory", lambda device: room)
+    made = filling(quality="auto", qualities=(50, 40), budget="90/class")
+    store(made, 0)
+    originals = [photo.load() for photo in made.stream.fresh(0).all_photos]
+    assert {seen[data] for data in originals if isinstance(data, bytes)} == times
+
+
+def test_features_of_a_preview_are_used_if_the_network_is_the_same() -> None:
+    """As its key says; without a key nothing is known."""
+    calls: list[int] = []
+
+    def network(images: Tensor) -> Tensor:
+        calls.append(len(images))
+        return CHEAP.network(images)
+
+    made, watched = filling(quality="50"), replace(CHEAP, network=network)
+    for key, more in ((None, True), ("a", True), ("a", False), ("b", True)):
+        calls.clear()
+        made.preview(0, replace(watched, key=key), Clock())
+        assert (sum(calls) >= 16) == more, key
+    calls.clear()
+    made.store(0, replace(watched, key="b"), Clock())
+    assert held(made.memory) == held(store(filling(quality="50"), 0).memory)
 
 
 @pytest.mark.parametrize(("quality", "searches"), [("auto", 1), ("dynamic", 1), ("50", 0)])

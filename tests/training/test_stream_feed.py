@@ -31,7 +31,8 @@ ROOM = 1e6
 @pytest.fixture(autouse=True)
 def _forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use processes also for few images."""
-    monkeypatch.setattr("mrdc._utils.forked.LEAST", 4)
+    monkeypatch.setattr("mrdc._utils.forked.WORTH", 1)
+    monkeypatch.setattr("mrdc._utils.forked.EACH", 1)
 
 
 def streamed(

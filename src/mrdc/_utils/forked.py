@@ -10,26 +10,39 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from typing import Any, Generic, TypeVar
+from multiprocessing import current_process, get_context
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mrdc._utils.errors import TrainingError
 from mrdc._utils.ranks import local_ranks
+from mrdc._utils.threads import MOST
 
 J = TypeVar("J")
 R = TypeVar("R")
-LEAST = 64  # images for which to fork a process
+WORTH, EACH = 4096, 512  # images to decode for which to fork processes, and another one
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 _function: Callable[[Any], Any] | None = None  # of this process, if it was forked to run it
 
 
-def processes(wanted: int | None, images: int) -> int:
-    """Processes for so many images; by default this one's share of the cores.
+class Crew(NamedTuple):
+    """Who does the work: so many processes, or threads."""
 
-    Few images are not worth more than a thread.
+    size: int
+    forked: bool
+
+
+def crew(wanted: int | None, images: int, passes: int = 1) -> Crew:
+    """A crew for images that are decoded so many times; by default this process's share of cores.
+
+    Processes do not wait for each other, but each takes tens of milliseconds to fork from a
+    process with a GPU, so that little work is better done by threads.
     """
-    return max(1, min(wanted or cores(), images // LEAST))
+    count, work = wanted or cores(), images * passes
+    able = sys.platform == "linux" and not current_process().daemon
+    if not able or count == 1 or work < WORTH:
+        return Crew(wanted or min(count, MOST), forked=False)
+    return Crew(min(count, work // EACH), forked=True)
 
 
 def cores() -> int:
@@ -41,19 +54,18 @@ def cores() -> int:
 class Forked(Generic[J, R]):
     """Processes that run one function; jobs and results travel, everything else is shared.
 
-    They see the memory of this process as it is now, and end with it. Where there is no fork, and
-    for a single one, threads do the same.
+    They see the memory of this process as it is now, and end with it. Threads may do the same.
     """
 
-    def __init__(self, function: Callable[[J], R], count: int):
+    def __init__(self, function: Callable[[J], R], crew: Crew):
         self._pool: Executor
         self._call: Callable[[J], R]
-        if count == 1 or sys.platform != "linux":
-            self._pool, self._call = ThreadPoolExecutor(count), function
+        if not crew.forked:
+            self._pool, self._call = ThreadPoolExecutor(crew.size), function
             return
         self._call = _call
         start = (function, os.getpid())
-        self._pool = ProcessPoolExecutor(count, get_context("fork"), _start, start)
+        self._pool = ProcessPoolExecutor(crew.size, get_context("fork"), _start, start)
         with warnings.catch_warnings():  # about other threads, which hold no lock of ours
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pool.submit(os.getpid)  # the first job forks all processes

@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mrdc._utils.forked import Forked, result, settle
+from mrdc._utils.forked import Crew, Forked, result, settle
 
 J = TypeVar("J")
 Bytes = NDArray[np.uint8]
 Fill = Callable[[J, Bytes], None]  # writes what a job asks for into an array
 SLOTS = 3  # groups: one in use, two ahead
-CHUNK = 16  # jobs that a process gets at once
+CHUNK = 16  # most jobs that a process gets at once
 
 
 def shared_bytes(count: int) -> Bytes:
@@ -28,11 +28,11 @@ def shared_bytes(count: int) -> Bytes:
 class Ring(Generic[J]):
     """Lets processes fill arrays of one shape, in groups of `most` or fewer."""
 
-    def __init__(self, fill: Fill[J], shape: tuple[int, ...], most: int, count: int):
-        self.most = most
+    def __init__(self, fill: Fill[J], shape: tuple[int, ...], most: int, crew: Crew):
+        self.most, self._count = most, crew.size
         space = shared_bytes(SLOTS * most * math.prod(shape))
         self._slots = space.reshape(SLOTS, most, *shape)
-        self._workers = Forked(partial(_work, fill, self._slots), count)
+        self._workers = Forked(partial(_work, fill, self._slots), crew)
 
     def groups(self, groups: Sequence[Sequence[J]]) -> Iterator[Bytes]:
         """The arrays (n, ...) of each group of jobs, valid until the next group is asked for."""
@@ -48,8 +48,9 @@ class Ring(Generic[J]):
             settle(future for _, futures in pending for future in futures)
 
     def _submit(self, slot: int, group: Sequence[J]) -> tuple[Bytes, list[Future[None]]]:
-        starts = range(0, len(group), CHUNK)
-        jobs = [(slot, start, list(group[start : start + CHUNK])) for start in starts]
+        size = min(CHUNK, -(-len(group) // self._count) or 1)
+        starts = range(0, len(group), size)
+        jobs = [(slot, start, list(group[start : start + size])) for start in starts]
         return self._slots[slot, : len(group)], [self._workers.submit(job) for job in jobs]
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ PLAIN_COPIES = 9  # bytes per pixel of a JPEG: its pixels, and its coefficients 
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".avif", ".jp2", ".gif", ".bmp", ".tif", ".tiff", ".ppm"}
 )
+ORIENTATION = 0x0112  # tag
 SIXTEEN_BIT = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
@@ -93,13 +94,31 @@ if hasattr(os, "register_at_fork"):  # a thread may be using it
 
 def upright(data: bytes) -> bool:
     """Check that a JPEG stream has no EXIF or XMP block that could rotate it."""
+    known = False  # an EXIF block came before: several are one block in parts
     for marker, start, end in segments(data):
         block = data[start + 4 : end] if marker == 0xE1 else b""
-        if block.startswith(b"Exif") or b"Orientation" in block:
+        if b"Orientation" in block or (block.startswith(b"Exif") and (known or turned(block))):
             return False
+        known = known or block.startswith(b"Exif")
         if (0xC0 <= marker <= 0xCF and marker != 0xC4) or marker == 0xDA:
             return True
     return False
+
+
+def turned(exif: bytes) -> bool:
+    """Whether an EXIF block may rotate or mirror an image: True if it cannot be read."""
+    tiff = exif[6:]
+    order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
+
+    def number(place: int, count: int) -> int:
+        return int.from_bytes(tiff[place : place + count], order)
+
+    start = number(4, 4)
+    entries = range(start + 2, start + 2 + 12 * number(start, 2), 12)
+    if tiff[:2] not in (b"II", b"MM") or number(2, 2) != 42 or entries.stop > len(tiff):
+        return True
+    tags = {number(entry, 2): entry for entry in entries}
+    return ORIENTATION in tags and number(tags[ORIENTATION] + 8, 2) != 1
 
 
 def segments(stream: bytes) -> Iterator[tuple[int, int, int]]:

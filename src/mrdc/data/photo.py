@@ -20,11 +20,13 @@ class Photo(NamedTuple):
         id: a name, unique in its set, for messages and files.
         load: reads the file's bytes, or RGB uint8 pixels (height, width, 3).
         held: its bytes are in RAM, or in a mapped file, so that a copy would gain nothing.
+        decoded: its pixels, if they are in RAM, too.
     """
 
     id: str
     load: Callable[[], bytes | Pixels]
     held: bool = False
+    decoded: Pixels | None = None
 
     def pixels(self) -> Pixels:
         """Load and decode the image.
@@ -32,7 +34,11 @@ class Photo(NamedTuple):
         Raises:
             ImageError: it cannot be read.
         """
-        return to_pixels(self.load(), self.id)
+        return self.decode(self.load()) if self.decoded is None else self.decoded
+
+    def decode(self, data: bytes | Pixels) -> Pixels:
+        """The pixels of what `load` has read."""
+        return to_pixels(data, self.id) if self.decoded is None else self.decoded
 
     def digest(self) -> bytes:
         """SHA-256 of the file's bytes, or of the pixels and their shape."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from mrdc._utils.extras import Tensor, torch
-from mrdc._utils.forked import processes
+from mrdc._utils.forked import crew
 from mrdc._utils.ring import Ring
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre
@@ -17,7 +17,7 @@ def centre_views(
     """Uint8 centre crops (n, 3, size, size) of photos in order, channels last in memory."""
     count = len(photos)
     fill, shape = partial(_fill, photos, size), (size, size, 3)
-    ring = Ring(fill, shape, min(batch, count), processes(threads, count))
+    ring = Ring(fill, shape, min(batch, count), crew(threads, count))
     for views in ring.groups([range(n, min(n + batch, count)) for n in range(0, count, batch)]):
         yield torch.from_numpy(views.copy()).permute(0, 3, 1, 2)
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from mrdc._utils.errors import ImageError, UsageError
-from mrdc._utils.forked import Forked, cores, processes
+from mrdc._utils.forked import Forked, cores, crew
 from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.detection.settings import DetectSettings
@@ -168,7 +168,7 @@ def check_photos(
     def look_at(start: int) -> list[bytes | ImageError]:
         return list(map(look, photos[start : start + GROUP]))
 
-    with Forked(look_at, processes(threads, len(photos))) as pool:
+    with Forked(look_at, crew(threads, len(photos))) as pool:
         for results in pool.ordered(range(0, len(photos), GROUP), 4 * cores()):
             found += results
             listener("check", {"images": len(found), "of": len(photos)})

@@ -11,7 +11,7 @@ from mrdc.codec import Codec
 from mrdc.codec.jpeg import join, split
 from mrdc.codec.jpeg_progressive import has_scans, seal
 from mrdc.codec.scaled import restored, stored_scale
-from mrdc.data.photo import Photo, to_pixels
+from mrdc.data.photo import Photo
 from mrdc.memory.names import IndexCost
 
 
@@ -109,7 +109,7 @@ class Encoder:
             return self._stored(item.load() if isinstance(item, Stored) else item)
         data, name = item.photo.load(), item.photo.id
         source = data if isinstance(data, bytes) else None
-        pixels = to_pixels(data, name)
+        pixels = item.photo.decode(data)
         if self.codec.name == "original" and source is not None:
             return self._made(item, source, kept=True)
         try:

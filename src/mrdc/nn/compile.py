@@ -3,6 +3,7 @@
 import hashlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +22,18 @@ def compiled(net: Net) -> Maps:
 
     All networks of a process count towards one limit, beyond which nothing is compiled.
     """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # takes seconds
-
-    folder, chosen = code_folder(), os.environ.get(FOLDER)
-    if folder is not None and chosen in (None, default_cache_dir()):  # not by the user
-        os.environ[FOLDER] = str(folder)
+    keep_code()
     limit = torch._dynamo.config.recompile_limit
     torch._dynamo.config.recompile_limit = max(limit, NETWORKS)
     return torch.compile(net._maps, dynamic=False)
+
+
+def keep_code() -> None:
+    """Let torch keep compiled code in our folder, unless the user has chosen another."""
+    folder, chosen = code_folder(), os.environ.get(FOLDER)
+    default = os.path.join(tempfile.gettempdir(), "torchinductor_")  # torch sets it when imported
+    if folder is not None and (chosen is None or chosen.startswith(default)):
+        os.environ[FOLDER] = str(folder)
 
 
 def code_folder() -> Path | None:

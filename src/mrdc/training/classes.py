@@ -204,7 +204,7 @@ class ClassLearner(Learner):
     def preview(self, substitutes: Substitutes | None = None) -> Examples:
         assert self.exemplars is not None
         phase, clock = self.session.phase, self.session.clock
-        return self.exemplars.preview(phase, self.embedder, clock, substitutes).examples()
+        return self.exemplars.preview(phase, self.known_embedder, clock, substitutes).examples()
 
     def fit(
         self,
@@ -265,6 +265,11 @@ class ClassLearner(Learner):
         """The features of the network as it is now."""
         size = self.architecture.size
         return network_embedder(self.model, self.model.features, size=size, device=self.device)
+
+    @property
+    def known_embedder(self) -> Embedder:
+        """The same, with a key that changes with the features."""
+        return replace(self.embedder, key=digest(self.model.backbone.state_dict()))
 
     # The phase
 
@@ -335,7 +340,7 @@ class ClassLearner(Learner):
         self.method.before_store(lesson)
         if self.exemplars is not None:
             substitutes = self.method.substitutes(lesson)
-            self.exemplars.store(session.phase, self.embedder, session.clock, substitutes)
+            self.exemplars.store(session.phase, self.known_embedder, session.clock, substitutes)
             lesson.memory = self.exemplars.memory.examples()
         self.method.end_phase(lesson)
         self._agree()

@@ -38,6 +38,8 @@ from mrdc.planning.search import (
     search_space,
 )
 from mrdc.planning.selection import usual_selector
+from mrdc.training.feed import SHARE, free_memory
+from mrdc.training.pictures import decoded
 from mrdc.training.results import MemorySummary
 from mrdc.training.settings import MemorySettings
 
@@ -74,6 +76,7 @@ class Exemplars:
         self.memory = self._empty()
         self.found = Found([], None, None, [])
         self.searched: int | None = None  # the phase of `found`
+        self._last: tuple[object, Pool] | None = None  # and what it depends on
         self.features: list[Tensor] = []  # of the original images of the last phase, by class
 
     @property
@@ -100,7 +103,7 @@ class Exemplars:
         """Search, choose a quality if it is not fixed, and add the classes of the phase."""
         fresh = self.searched != phase
         self.memory = self._filled(self.memory, phase, embedder, clock, substitutes, fresh)
-        self.found = replace(self.found, memory=None)
+        self.found, self._last = replace(self.found, memory=None), None
 
     def preview(
         self, phase: int, embedder: Embedder, clock: Clock, substitutes: Substitutes | None = None
@@ -111,8 +114,20 @@ class Exemplars:
         return self._filled(scratch, phase, embedder, clock, substitutes, not self.chosen)
 
     def _pool(self, phase: int, embedder: Embedder, clock: Clock) -> Pool:
-        """The images of the phase, with their features under the current network."""
+        """The images of the phase, with their features under the current network.
+
+        If nothing has changed since a preview, its pool is used.
+        """
+        key = None if embedder.key is None else (phase, embedder.key)
+        if self._last is None or key is None or self._last[0] != key:
+            self._last = key, self._make_pool(phase, embedder, clock)
+        return self._last[1]
+
+    def _make_pool(self, phase: int, embedder: Embedder, clock: Clock) -> Pool:
         images, start = self.stream.fresh(phase), self.stream.phases[phase].start
+        if world().size == 1:  # the search encodes images at many qualities, but decodes them once
+            with clock.part("select"):
+                images = decoded(images, SHARE * free_memory(torch.device("cpu")), self.threads)
 
         def features(photos: Sequence[Photo], stage: str = "") -> Tensor:
             return world().ask(partial(self._embed, embedder), photos, loaded)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc._utils.forked import processes
+from mrdc._utils.forked import crew
 from mrdc._utils.ring import Ring
 from mrdc.codec.image import Pixels
 from mrdc.data.batch_crops import Crops, centre_crops, compiled_crop, crop_batch, draw_crops
@@ -126,11 +126,11 @@ def cut(places: Places, size: int) -> list[Places]:
     return np.split(places, range(size, len(places), size))
 
 
-def canvas_ring(images: Pictures, most: int, threads: int | None) -> Ring[int]:
+def canvas_ring(images: Pictures, most: int, threads: int | None, passes: int = 1) -> Ring[int]:
     """Lets processes put images, by place, into the corners of canvases."""
     height, width = images.sides.max(0, initial=1).tolist()
-    count = processes(threads, len(images.sides))
-    return Ring(partial(_fill, images), (height, 3, width), most, count)
+    who = crew(threads, len(images.sides), passes)
+    return Ring(partial(_fill, images), (height, 3, width), most, who)
 
 
 def _fill(images: Pictures, place: int, canvas: Pixels) -> None:

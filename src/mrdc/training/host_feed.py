@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrdc._utils.forked import processes
+from mrdc._utils.forked import crew
 from mrdc._utils.ring import Ring
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre_crop, train_crop
@@ -18,6 +18,8 @@ from mrdc.distributed.group import world
 from mrdc.training.batches import chosen, in_batches, own_parts
 from mrdc.training.match import Copies, beside, shown
 from mrdc.training.pictures import Decoded, Pictures
+
+EPOCHS = 100  # for which a feed is used, more or less
 
 
 class View(NamedTuple):
@@ -89,7 +91,7 @@ class HostFeed:
         most = max(map(len, groups))
         if self._ring is None or self._ring.most < most:
             make, shape = partial(_make, self.images, self.size), (self.size, self.size, 3)
-            self._ring = Ring(make, shape, most, processes(self.threads, len(self)))
+            self._ring = Ring(make, shape, most, crew(self.threads, len(self), EPOCHS))
         for views in self._ring.groups(groups):
             yield torch.from_numpy(views).permute(0, 3, 1, 2).to(self.device, copy=True)
 

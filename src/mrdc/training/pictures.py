@@ -1,6 +1,7 @@
 """Images of a phase on the host: as files, or decoded."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -8,16 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mrdc._utils.forked import Forked, processes
+from mrdc._utils.forked import Forked, crew
 from mrdc._utils.ring import shared_bytes
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import plain_sides
 from mrdc.data.crops import resize, tensor
+from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo, to_pixels
 
 SEGMENT = 1 << 26  # bytes
 AHEAD = 64  # jobs in flight
+UNLIMITED = 1 << 30  # pixels
 
 
 class Pictures(Protocol):
@@ -55,7 +58,7 @@ class Files:
                 self._note(place, data)
         others = np.flatnonzero(self.sides[:, 0] == 0).tolist()
         if others:
-            with Forked(self._measure, processes(threads, len(others))) as pools:
+            with Forked(self._measure, crew(threads, len(others))) as pools:
                 self.sides[others] = list(pools.ordered(others, AHEAD))
 
     @property
@@ -117,7 +120,7 @@ class Decoded:
             self.image(place)[:] = files.image(place)
 
         count = len(self.sides)
-        with Forked(decode, processes(threads, count)) as pool:
+        with Forked(decode, crew(threads, count)) as pool:
             for _ in pool.ordered(range(count), AHEAD):
                 pass
 
@@ -127,6 +130,20 @@ class Decoded:
         end = int(self._ends[place])
         pixels = self._space[end - 3 * height * width : end]
         return tensor(pixels.reshape(height, width, 3))
+
+
+def decoded(images: ImageSet, room: float, threads: int | None = None) -> ImageSet:
+    """The same images with their pixels in RAM, if there is room for them."""
+    photos = images.all_photos
+    files = Files(photos, UNLIMITED, 0, threads)
+    if 3 * files.sides.prod(1).sum() > room:
+        return images
+    pictures = Decoded(files, threads)
+    pixels = (pictures.image(place).permute(1, 2, 0).numpy() for place in range(len(photos)))
+    return replace(
+        images,
+        photos=tuple([p._replace(decoded=next(pixels)) for p in of] for of in images.photos),
+    )
 
 
 def shrunk_sides(height: int, width: int, limit: int) -> tuple[int, int]:

@@ -59,8 +59,8 @@ class LearnSettings:
     """Where images are kept during a phase: decoded on the GPU or in RAM, or as files that are
     decoded in every epoch (stream); auto: the fastest with room, and the log says which."""
     threads: int | None = None
-    """Threads that decode and encode; by default one per core, up to eight. Results do not depend
-    on it."""
+    """Threads that decode and encode, or processes where there is more to decode; by default one
+    per core, and up to eight threads. Results do not depend on it."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from mrdc._utils.threads import ahead, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.examples import Companions, Places
 from mrdc.training.gpu_feed import DeviceFeed, canvas_ring, cut, put
+from mrdc.training.host_feed import EPOCHS
 from mrdc.training.match import Copies
 from mrdc.training.pictures import Decoded, Files, shrunk
 
@@ -184,7 +185,7 @@ class StreamFeed(DeviceFeed):
         if not most:
             return (np.empty((0, *self.canvas), np.uint8) for _ in groups)
         if self._ring is None or self._ring.most < most:
-            self._ring = canvas_ring(self.images, most, self.threads)
+            self._ring = canvas_ring(self.images, most, self.threads, EPOCHS)
         return self._ring.groups(groups)
 
 
