@@ -6,9 +6,9 @@ from collections.abc import Callable
 from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
-from speed_tables import costs, speed, steps, times
+from speed_tables import costs, large, speed, steps, times
 
-PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md")]
+PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md", "docs/scale.md")]
 
 
 def name(candidate: Row) -> str:
@@ -86,6 +86,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "studies": studies,
     "speed": speed,
     "plans": plans,
+    "large": large,
     "adapters strategies": strategies,
     "adapters bytes": same_bytes,
     "adapters throughput": buffers,
