@@ -7,9 +7,10 @@ from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
-from speed_tables import costs, speed, steps, times
+from speed_tables import costs, large, speed, steps, times
 
-PAGES = [HERE.parent / name for name in ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md")]
+FILLED = ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
+PAGES = [HERE.parent / name for name in FILLED]
 
 
 def name(candidate: Row) -> str:
@@ -87,6 +88,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "studies": studies,
     "speed": speed,
     "plans": plans,
+    "large": large,
     "adapters strategies": strategies,
     "adapters bytes": same_bytes,
     "adapters throughput": buffers,
