@@ -126,8 +126,9 @@ def main() -> None:
     forms = {"both": (None, given.part_size), "file": (None,), "parts": (given.part_size,)}
     for part_size in forms[given.form]:
         rows = {count: measured(count, part_size, given) for count in given.counts}
-        fits = {name: exponent(name, rows) for name in FITTED if len(rows) > 1}
-        emit("large", event="exponents", part_size=part_size, **fits, **machine())
+        if len(rows) > 1:
+            fits = {name: exponent(name, rows) for name in FITTED}
+            emit("large", event="exponents", part_size=part_size, **fits, **machine())
 
 
 def measured(count: int, part_size: str | None, given: argparse.Namespace) -> dict[str, float]:

@@ -97,3 +97,26 @@ def speed() -> str:
         what = f"RAM for each image beyond 1,000, {r['select']}, {r['feature_bytes']} B of features"
         rows.append([what, r["label"], f"{r['bytes_per_extra_image']:,.0f} B", ""])
     return table(*rows)
+
+
+def large() -> str:
+    """CPU time and private RAM of large memories, and exponents of the number of images."""
+    scales = {"open": 1e3, "first_batch": 1e3, "targets": 1e3, "audit": 1.0}
+    head = ["images", "part size", "files", "open, ms", "first batch, ms", "labels, ms"]
+    rows: list[list[object]] = [[*head, "audit, s", "an image, µs", "RAM, MB"]]
+    for r in read("large"):
+        form = r["part_size"] or "one file"
+        known = {n: r.get(f"{n}_cpu_s") for n in scales}
+        if r["event"] == "exponents":
+            cells = [
+                "exponent",
+                form,
+                "",
+                *("" if v is None else f"{v:.2f}" for v in known.values()),
+            ]
+            rows.append([*cells, f"{r['image_cpu_us']:.2f}", ""])
+            continue
+        cells = [f"{r['items']:,}", form, r["files"]]
+        cells += ["" if v is None else f"{v * scales[n]:,.1f}" for n, v in known.items()]
+        rows.append([*cells, f"{r['image_cpu_us']:.0f}", f"{r['private_mb']:.0f}"])
+    return table(*rows)

@@ -7,7 +7,7 @@ from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
-from speed_tables import clusters, costs, speed, steps, times
+from speed_tables import clusters, costs, large, speed, steps, times
 
 NAMES = ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
 PAGES = [HERE.parent / name for name in NAMES]
@@ -88,6 +88,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "studies": studies,
     "speed": speed,
     "plans": plans,
+    "large": large,
     "adapters strategies": strategies,
     "adapters bytes": same_bytes,
     "adapters throughput": buffers,

@@ -12,6 +12,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from mrdc.memory.edit import merge, rebudget, remove
 from mrdc.memory.export import export
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.folder import writing
-from mrdc.memory.manifest import MANIFEST, ZEROS
+from mrdc.memory.manifest import MANIFEST, ZEROS, read_manifest
 from mrdc.memory.names import Names
 from mrdc.memory.replay import ReplayMemory
 from mrdc.memory.segments import Saved
@@ -289,6 +290,17 @@ def test_a_part_of_another_memory_is_found(folder: Path) -> None:
     with pytest.raises(MemoryFileError, match=f"{second.name}: not the part that the manifest"):
         [ReplayMemory.load(folder).encoded(n) for n in range(500)]
     assert "but one of another memory" in audit(folder).problems[0]
+
+
+def test_an_image_that_is_there_twice_is_found(tmp_path: Path) -> None:
+    """By the audit, also if the two are in different parts."""
+    memory = filled(classes=1, images=400)
+    images = memory._classes[0]
+    twice = (*images.segments, *images.part(3, 4).segments)
+    memory._replace({0: replace(images, segments=twice, seen=401)})
+    memory.save(tmp_path / "m")
+    assert read_manifest(tmp_path / "m").parts[0].items < 400
+    assert audit(tmp_path / "m").problems == ["a class holds the same image twice"]
 
 
 def test_every_flipped_byte_is_found(folder: Path) -> None:
