@@ -45,6 +45,36 @@ def steps() -> str:
     return table(*rates)
 
 
+def streaming() -> str:
+    """Images a second from each place that a feed keeps images in."""
+    rates: dict[str, dict[str, float]] = {}
+    for r in read("streaming"):
+        if r["gpu"]:
+            rates.setdefault(r["feed"], {})[r["what"]] = r["images_per_second"]
+    names = {"loader": "DataLoader, 16 workers", "gpu": "on the GPU", "ram": "decoded in RAM"}
+    names |= {"stream": "files, nvJPEG", "stream, no nvJPEG": "files, 16 processes"}
+    rows: list[list[object]] = [["images", "views only", "LUCIR trains", "times the DataLoader"]]
+    for feed, found in rates.items():
+        ratio = found["train"] / rates["loader"]["train"]
+        both = (f"{found['feed']:,.0f}", f"{found['train']:,.0f}")
+        rows.append([names[feed], *both, f"{ratio:.2f}"])
+    return table(*rows)
+
+
+def ranks() -> str:
+    """A step of one and of two processes on one card."""
+    rows: list[list[object]] = [["processes", "step", "ms", "MB sent", "messages", "their ms"]]
+    for r in read("ranks"):
+        step = "CUDA graph" if r["graph"] else "plain"
+        sent = (
+            f"{r['reduced_bytes'] / 1e6:.1f}",
+            f"{r['messages']:.0f}",
+            f"{r['messages_ms']:.0f}",
+        )
+        rows.append([r["ranks"], step, f"{r['ms']:.1f}", *(sent if r["ranks"] > 1 else ("",) * 3)])
+    return table(*rows)
+
+
 def costs() -> str:
     """Training images a second of methods beside their base's."""
     aims = {"aanets": 2.7, "dde": 3.0, "mnemonics": 2.0, "tpcil": 2.0}

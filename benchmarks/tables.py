@@ -7,7 +7,7 @@ from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
-from speed_tables import clusters, costs, large, speed, steps, times
+from speed_tables import clusters, costs, large, ranks, speed, steps, streaming, times
 
 NAMES = ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
 PAGES = [HERE.parent / name for name in NAMES]
@@ -95,6 +95,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fade cuts": cuts,
     "fade held": held,
     "clusters": clusters,
+    "streaming": streaming,
+    "ranks": ranks,
 }
 
 
