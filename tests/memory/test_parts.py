@@ -452,6 +452,7 @@ def open_file(memory: ReplayMemory) -> MemoryFile:
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
+@settings(deadline=None)
 def test_names_are_found_without_splitting(names: list[str]) -> None:
     """Single names, consecutive ones and chosen ones, as in a list."""
     found, half = Names.of(names), len(names) // 2
