@@ -17,8 +17,8 @@ from mrdc.data.photo import Photo
 from mrdc.memory.replay import ReplayMemory
 from mrdc.methods.options import make_method
 from mrdc.nn.settings import TrainSettings
+from mrdc.training.architecture import make_architecture
 from mrdc.training.batches import Feed
-from mrdc.training.classes import make_architecture
 from mrdc.training.feed import Resident, open_feed
 from mrdc.training.fit import fit
 from mrdc.training.match import copies_of

@@ -26,7 +26,7 @@ from mrdc.distributed.norms import synchronised
 from mrdc.methods.options import make_method
 from mrdc.nn.embed import pick_device
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.classes import make_architecture
+from mrdc.training.architecture import make_architecture
 from mrdc.training.fit import Step
 from mrdc.training.settings import LearnSettings
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from common import emit, machine
 from mrdc.methods.options import make_method
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.classes import make_architecture
+from mrdc.training.architecture import make_architecture
 from mrdc.training.fit import Step
 from mrdc.training.settings import LearnSettings
 

@@ -26,8 +26,8 @@ from mrdc.data.splits import open_images
 from mrdc.methods.options import make_method
 from mrdc.nn.compile import compiled
 from mrdc.nn.settings import TrainSettings
+from mrdc.training.architecture import make_architecture
 from mrdc.training.batches import Feed
-from mrdc.training.classes import make_architecture
 from mrdc.training.feed import SHARE, free_memory, open_feed
 from mrdc.training.fit import Step
 from mrdc.training.pictures import Files

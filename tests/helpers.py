@@ -25,9 +25,9 @@ from mrdc.nn.checkpoint import Checkpoint
 from mrdc.nn.heads import LSC, Head, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import ResNet, ScaledConv, Variant
-from mrdc.training.classes import ClassLearner
 from mrdc.training.feed import open_feed
 from mrdc.training.fit import fit
+from mrdc.training.learner import ClassLearner
 from mrdc.training.phases import Phases
 from mrdc.training.results import PhaseResult
 from mrdc.training.resume import Keeper, Partial, Saved

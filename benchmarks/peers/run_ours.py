@@ -10,7 +10,8 @@ from mrdc import __version__
 from mrdc.data.stream import Stream, open_stream
 from mrdc.methods.options import make_method
 from mrdc.nn.settings import TrainSettings
-from mrdc.training.classes import learn_classes, make_architecture
+from mrdc.training.architecture import make_architecture
+from mrdc.training.classes import learn_classes
 from mrdc.training.resume import Keeper
 from mrdc.training.settings import LearnSettings, MemorySettings
 from timing import PHASES, DoneError, Setup, options, report, require_resnet18, setup_of

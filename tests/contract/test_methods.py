@@ -16,7 +16,7 @@ from mrdc.methods import METHODS, Lesson, TrainSettings
 from mrdc.methods.options import make_method
 from mrdc.nn.checkpoint import WIDTHS
 from mrdc.nn.heads import Head, Split
-from mrdc.training.classes import ClassLearner
+from mrdc.training.learner import ClassLearner
 from mrdc.training.results import PhaseResult
 from mrdc.training.settings import LearnSettings, MemorySettings
 from tests.helpers import KilledError, Remembers, Run, coloured_stream, numbers, stored

@@ -20,7 +20,7 @@ from mrdc.memory.budget import Budget
 from mrdc.memory.edit import merge, rebudget
 from mrdc.memory.encode import Encoded
 from mrdc.memory.replay import ReplayMemory
-from mrdc.training.classes import ClassLearner
+from mrdc.training.learner import ClassLearner
 from tests.conftest import jpeg, pixels
 from tests.helpers import small_run
 

@@ -15,7 +15,7 @@ from mrdc.data.examples import Examples
 from mrdc.methods.bic import BiC, correct, fit_bias, interleave, set_aside, soft_cross_entropy
 from mrdc.methods.shared import balanced
 from mrdc.nn.net import Output
-from mrdc.training.classes import ClassLearner
+from mrdc.training.learner import ClassLearner
 from tests.helpers import lesson, says, small_run
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import mrdc.training.classes
+import mrdc.training.learner
 from mrdc._utils.errors import UsageError
 from mrdc.data.crops import centre_crop
 from mrdc.data.examples import Examples, from_images
@@ -27,7 +27,8 @@ from mrdc.methods.options import make_method, method_settings
 from mrdc.methods.shared import balanced
 from mrdc.nn.heads import LSC, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, Output
-from mrdc.training.classes import ClassLearner, make_architecture
+from mrdc.training.architecture import make_architecture
+from mrdc.training.learner import ClassLearner
 from mrdc.training.settings import LearnSettings
 from tests.helpers import (
     KilledError,
@@ -329,7 +330,7 @@ def test_gradients_are_clamped_for_podnet(monkeypatch: pytest.MonkeyPatch) -> No
     """To [-5, 5], in every stage; for no other method."""
     seen: list[float | None] = []
     note = lambda *_, clamp, **__: seen.append(clamp)  # noqa: E731
-    monkeypatch.setattr(mrdc.training.classes, "fit", note)
+    monkeypatch.setattr(mrdc.training.learner, "fit", note)
     for method in ("podnet", "lucir"):
         small_run(method, stream=small_stream(2, 2)).learn(0, 1)
     assert seen == [5.0] * 3 + [None] * 2
@@ -347,7 +348,7 @@ def test_the_networks_that_learn_are_compiled(method: str, monkeypatch: pytest.M
         assert self.model.compiled is not None and self.model.compiled[0] == {16} | more
         seen.append((len(nets), bool(more)))
 
-    monkeypatch.setattr(mrdc.training.classes, "compiled", lambda net: net)
+    monkeypatch.setattr(mrdc.training.learner, "compiled", lambda net: net)
     monkeypatch.setattr(ClassLearner, "fit", look)
     small_run(method, compile="yes", precision="bf16").learn(0, 1, 2)
     assert seen == [(1, False), *[(2, method == "tpcil")] * 2]

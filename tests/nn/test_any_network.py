@@ -16,7 +16,8 @@ from mrdc.methods import DDE, LUCIR, AANets, Method, Mnemonics, Needs, PODNet, T
 from mrdc.nn.branches import any_backbone, as_maps, scaled
 from mrdc.nn.checkpoint import Architecture, load_network, read_checkpoint, write_checkpoint
 from mrdc.nn.heads import Linear
-from mrdc.training.classes import make_architecture, run_phases
+from mrdc.training.architecture import make_architecture
+from mrdc.training.classes import run_phases
 from mrdc.training.settings import LearnSettings, MemorySettings
 from tests.helpers import Remembers, changed, small_stream, state_of, stored
 

@@ -16,7 +16,8 @@ from mrdc.nn.checkpoint import Architecture
 from mrdc.nn.compile import NETWORKS, compiled
 from mrdc.nn.net import Net, Output
 from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv, Variant
-from mrdc.training.classes import ClassLearner, extra_bytes
+from mrdc.training.architecture import extra_bytes
+from mrdc.training.learner import ClassLearner
 from tests.helpers import Run, changed, lived_in, small_run, small_stream, state_of
 
 pytestmark = pytest.mark.usefixtures("quick")

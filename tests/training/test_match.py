@@ -192,7 +192,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Copies | None]:
         found.append(arguments[-1])
         return open_feed(*arguments, **named)
 
-    monkeypatch.setattr("mrdc.training.classes.open_feed", watched)
+    monkeypatch.setattr("mrdc.training.learner.open_feed", watched)
     return found
 
 

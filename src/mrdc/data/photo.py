@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from mrdc._utils import stores
 from mrdc._utils.errors import ImageError
 from mrdc._utils.extras import installed_torch
+from mrdc._utils.threads import ordered, workers
 from mrdc.codec.image import MAX_BYTES, Pixels, decode
 
 
@@ -128,3 +129,12 @@ def _read(path: str, name: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ImageError(f"{name}: cannot be read ({error.strerror})") from None
+
+
+def content_digest(photos: Sequence[Photo], threads: int | None) -> str:
+    """SHA-256 of the contents of photos, in their order."""
+    found = hashlib.sha256()
+    with workers(threads) as pool:
+        for _, one in ordered(pool, Photo.digest, photos):
+            found.update(one)
+    return found.hexdigest()

@@ -15,6 +15,7 @@ from mrdc._utils.errors import CheckpointError
 from mrdc._utils.registry import lookup
 from mrdc._utils.seeds import named_seed
 from mrdc.data.examples import Examples
+from mrdc.data.photo import content_digest
 from mrdc.detection.album import Album
 from mrdc.detection.detectors import build_detector, pooled_features
 from mrdc.detection.evaluate import average_precision, detect, label_quality
@@ -28,7 +29,6 @@ from mrdc.nn.checkpoint import Checkpoint
 from mrdc.nn.embed import Embedder, exact, pick_device
 from mrdc.nn.settings import TrainSettings
 from mrdc.planning.volume import gram
-from mrdc.training.classes import content_digest
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.fit import Epoch, Stop, fit
 from mrdc.training.match import copies_of, unmatched

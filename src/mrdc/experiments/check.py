@@ -15,7 +15,7 @@ from mrdc.experiments.settings import AnySettings
 from mrdc.memory.budget import parse_budget
 from mrdc.methods.options import make_method
 from mrdc.nn.embed import pick_device
-from mrdc.training.classes import make_architecture
+from mrdc.training.architecture import make_architecture
 from mrdc.training.exemplars import fixed_quality
 from mrdc.training.settings import RunSettings
 

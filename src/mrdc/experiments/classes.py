@@ -15,7 +15,9 @@ from mrdc.experiments.presets import published
 from mrdc.experiments.settings import built_in
 from mrdc.memory.encode import as_stored
 from mrdc.methods.options import make_method
-from mrdc.training.classes import extra_bytes, learn_classes, make_architecture, make_exemplars
+from mrdc.training.architecture import extra_bytes, make_architecture
+from mrdc.training.classes import learn_classes
+from mrdc.training.learner import make_exemplars
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
 from mrdc.training.settings import RunSettings
