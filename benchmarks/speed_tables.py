@@ -59,7 +59,7 @@ def costs() -> str:
 def clusters() -> str:
     """`pack` by threads and by Ray."""
     head = ["work", "images", "engine", "images/s", "CPU s", "driver's", "start, s", "RAM, MB"]
-    rows: list[list[object]] = [head]
+    rows: list[list[object]] = [[*head]]
     for r in read("clusters"):
         cpu = [f"{r['cpu_s']:.1f}", f"{r['driver_cpu_s']:.1f}", f"{r['start_s']:.0f}"]
         found = [f"{r['rate']:,.0f}", *cpu, f"{r['ram'] / 1e6:,.0f}"]
