@@ -35,7 +35,7 @@ def test_a_ray_of_our_own(count: int, photos: Path, tmp_path: Path, small: None)
 def test_lite0_by_the_command(tmp_path: Path) -> None:
     """The real network, more images than are worth sending, from another folder."""
     make_photos(tmp_path / "photos", classes=4, images=65)
-    flags = ["--budget", "20/class", "--quality", "50", "10", "--no-cache", "--json"]
+    flags = ["--budget", "20/class", "--quality", "50", "--no-cache", "--json"]
     for name, more in (("a", []), ("b", ["--engine", "ray", "--threads", "2"])):
         command = [sys.executable, "-m", "mrdc", "pack", "photos", "-o", name, *flags, *more]
         subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)

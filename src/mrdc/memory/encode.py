@@ -138,4 +138,5 @@ class Encoder:
 def as_stored(photo: Photo, codec: Codec, quality: int | None) -> Photo:
     """A photo as training sees it once a memory has stored it; encoded now, and held in RAM."""
     stored = Encoder(codec, quality, packed=False)(Arrival(photo))
-    return Photo(photo.id, partial(restored, stored.body, stored_scale(codec.name, stored.kept)))
+    load = partial(restored, stored.body, stored_scale(codec.name, stored.kept))
+    return Photo(photo.id, load, held=True)
