@@ -212,10 +212,11 @@ def test_output_without_a_terminal(
     (photos / "class0" / "notes.txt").write_text("mine")
     assert cli("run", "lwf", "--data", photos, *SHORT, "--out", tmp_path / "run") == 0
     lines = cli.err.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[0] == "phase 0: 2 new classes, 12 images to train on"
-    assert lines[1].startswith("phase 0: 2 classes, accuracy ")
-    assert lines[3].startswith("phase 1: 3 classes, accuracy ")
+    assert lines[1] == "phase 0: images stay in RAM, decoded"  # said once
+    assert lines[2].startswith("phase 0: 2 classes, accuracy ")
+    assert lines[4].startswith("phase 1: 3 classes, accuracy ")
     assert "\x1b" not in cli.err + cli.out
     assert cli.out.startswith("lwf on photos\n")
     assert "Averaged incremental accuracy" in cli.out and "mean R_q" in cli.out
@@ -229,7 +230,7 @@ def test_output_without_a_terminal(
     assert cli("run", "lwf", "--data", photos, *flags) == 0
     lines = cli.err.splitlines()
     assert lines[:24] == [f"checked {n} of 24 images" for n in range(1, 25)]
-    assert lines[25].startswith("  epoch 1/1: loss ") and lines[25].endswith(" images/s")
+    assert lines[26].startswith("  epoch 1/1: loss ") and lines[26].endswith(" images/s")
 
 
 def test_plans_without_a_terminal(photos: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:

@@ -225,6 +225,19 @@ def test_a_detector_counts_parts_of_a_phase(capsys: pytest.CaptureFixture[str]) 
         assert capsys.readouterr().err.endswith(f"phase 1: resumed after {unit} 3\n")
 
 
+def test_a_stream_says_who_decodes(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what was measured, and again only if images are kept elsewhere."""
+    progress, rates = RunProgress(False), {"nvjpeg": 18204.4, "processes": 9100.0}
+    streamed: dict[str, Any] = {"resident": "stream", "by_nvjpeg": 1200, "images_per_second": rates}
+    for phase, where in enumerate((streamed, streamed, {"resident": "gpu"})):
+        progress("feed", {"phase": phase, "stage": 0, **where})
+    assert capsys.readouterr().err.splitlines() == [
+        "phase 0: images are decoded in every epoch, 1,200 of them by nvJPEG "
+        "(images/s measured: nvjpeg 18,204, processes 9,100)",
+        "phase 2: images stay on the GPU, decoded",
+    ]
+
+
 def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None:
     """R_q averaged over the phases of the run with originals; a folder without it is refused."""
     folders: dict[str, dict[str, Any]] = {"first": {"mean_choice": 50}, "bare": {}}

@@ -170,8 +170,9 @@ def check_photos(
 
     with Forked(look_at, crew(threads, len(photos))) as pool:
         for results in pool.ordered(range(0, len(photos), GROUP), 4 * cores()):
-            found += results
-            listener("check", {"images": len(found), "of": len(photos)})
+            for result in results:
+                found.append(result)
+                listener("check", {"images": len(found), "of": len(photos)})
     errors = [str(result) for result in found if isinstance(result, ImageError)]
     if errors and not skip:
         more = [f"and {len(errors) - NAMED:,} more"] if len(errors) > NAMED else []
