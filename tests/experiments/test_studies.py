@@ -29,9 +29,9 @@ from tests.experiments.results import result
 from tests.processes import Cli
 
 NAMES = "trade-off volume-ratio t-sne compute storage forgetting fixed-budget fewer superclasses"
-NAMES += " detection codecs selectors choice"
+NAMES += " detection codecs selectors choice bytes"
 SECTIONS = "runs table accuracy budget trade-off volume-ratio time memory t-sne confusion detection"
-SECTIONS += " pairs forgetting choice"
+SECTIONS += " pairs forgetting choice bytes"
 OUT = Path("out")
 IMAGES = "1" * 16  # the fingerprint of a stream
 Json = dict[str, Any]
