@@ -66,5 +66,5 @@ def _figure(title: str, found: Sequence[Worth]) -> Figure:
             axes.set(xscale="log", xlabel=what)
             numbers_in_full(axes.xaxis)
         left.set(ylabel="averaged accuracy, %")
-        left.legend(loc="lower right")
+        left.legend(loc="upper center", bbox_to_anchor=(1.0, -0.16), ncols=3)
     return figure
