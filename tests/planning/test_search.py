@@ -1,13 +1,17 @@
 """The search: R_q of what each candidate would store, and the images it hands over."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from mrdc.codec import CODECS
 from mrdc.codec.image import decode
@@ -107,6 +111,26 @@ def test_kept_sources_are_exactly_faithful(photos: Path) -> None:
     assert planned(photos, qualities=(100,), budget="1MB").candidates[1].discrepancy < 1e-12
     exact = planned(photos, qualities=(100,), budget="2/class", exact=True).candidates[1].exact
     assert exact is not None and exact["l2"] == pytest.approx(0, abs=1e-6)
+
+
+def test_images_that_stay_as_they_are_are_not_embedded_again(photos: Path) -> None:
+    """They have the features of their originals, which those of compressed ones differ from."""
+    for number, file in enumerate(sorted(photos.rglob("*.jpg"))):
+        file.write_bytes(jpeg(number, 30 if number % 3 else 95))
+    chosen = settings(photos, budget="1MB", qualities=(60,))
+    asked: list[int] = []
+    with scan(chosen, quiet, CHEAP, folder=photos.parent, measuring=True) as seen:
+
+        def counted(some: Sequence[Photo], stage: str) -> Tensor:
+            asked.append(len(some))
+            return embed(some, CHEAP)[0]
+
+        pool = replace(seen.pool, embed=counted)
+        memory = pool.store(seen.budget, (CODECS["jpeg"], 60), "packed", pool.rankings())
+        found = pool.embed_memory(memory)
+    assert asked == [len(memory) - memory.kept_sources()] and 0 < asked[0] < len(memory)
+    everything = embed(memory.examples().photos, CHEAP)[0]
+    assert torch.equal(torch.cat([found[label] for label in memory.labels]), everything)
 
 
 def test_exact_quantities_hold_together(photos: Path) -> None:

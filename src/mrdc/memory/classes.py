@@ -58,9 +58,9 @@ class ClassImages:
         return [name for segment in self.segments for name in segment.names]
 
     @property
-    def kept(self) -> int:
-        """Number of images stored as source bytes."""
-        return sum(int(segment.column("kept").sum()) for segment in self.segments)
+    def kept(self) -> NDArray[np.bool_]:
+        """Whether each image is stored as its source bytes."""
+        return np.concatenate([segment.column("kept") for segment in self.segments]).astype(bool)
 
     @property
     def has_values(self) -> bool:

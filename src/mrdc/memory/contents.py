@@ -166,7 +166,11 @@ class Contents(DataSet):
 
     def kept_sources(self) -> int:
         """Number of images stored as source bytes because encoding made them no smaller."""
-        return sum(images.kept for images in self._classes.values())
+        return sum(int(images.kept.sum()) for images in self._classes.values())
+
+    def is_source(self, label: int) -> NDArray[np.bool_]:
+        """Whether each image of a class, in rank order, is stored as its source bytes."""
+        return self._class(label).kept
 
     def scans(self) -> dict[int, int]:
         """Number of images by their scans, for codec jpeg-progressive: how faded they are."""

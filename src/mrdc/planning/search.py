@@ -100,10 +100,17 @@ class Pool:
         return memory
 
     def embed_memory(self, memory: ReplayMemory) -> dict[int, Tensor]:
-        """Features of the images in a memory, by label, in rank order."""
+        """Features of the images in a memory, by label, in rank order.
+
+        Images that are stored as their source bytes have the features of their originals.
+        """
         stage = f"embedding {memory.codec.name} {memory.quality}"
-        rows = self.embed(memory.examples().photos, stage)
-        counts = [len(memory.sources(label)) for label in memory.labels]
+        photos, places = memory.examples().photos, self.places(memory)
+        rows = torch.cat([self.features[label][places[label]] for label in memory.labels])
+        changed = np.flatnonzero(~np.concatenate([memory.is_source(n) for n in memory.labels]))
+        if len(changed):
+            rows[changed] = self.embed([photos[place] for place in changed.tolist()], stage)
+        counts = [len(places[label]) for label in memory.labels]
         return dict(zip(memory.labels, torch.split(rows, counts), strict=True))
 
     def places(self, memory: ReplayMemory) -> dict[int, list[int]]:
