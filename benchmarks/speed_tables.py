@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from common import read, table
+from common import Row, read, table
 
 
 def times() -> str:
@@ -72,6 +72,22 @@ def ranks() -> str:
             f"{r['messages_ms']:.0f}",
         )
         rows.append([r["ranks"], step, f"{r['ms']:.1f}", *(sent if r["ranks"] > 1 else ("",) * 3)])
+    return table(*rows)
+
+
+def plan_costs() -> str:
+    """CPU time of `mrdc plan`, before and now."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for r in read("plan_cost"):
+        found.setdefault((r["label"], r["budget"]), []).append(r)
+    head = ["photos", "budget", "chosen", "CPU s before", "now", "ratio", "seconds before", "now"]
+    rows: list[list[object]] = [[*head]]
+    for (label, budget), (before, *_, now) in found.items():
+        codec, quality = now["chosen"]
+        cells = [f"{r['cpu_seconds']:.1f}" for r in (before, now)]
+        cells.append(f"{now['cpu_seconds'] / before['cpu_seconds']:.2f}")
+        cells += [f"{r['seconds']:.1f}" for r in (before, now)]
+        rows.append([label, budget, f"{codec} {quality or ''}".strip(), *cells])
     return table(*rows)
 
 

@@ -7,7 +7,17 @@ from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
-from speed_tables import clusters, costs, large, ranks, speed, steps, streaming, times
+from speed_tables import (
+    clusters,
+    costs,
+    large,
+    plan_costs,
+    ranks,
+    speed,
+    steps,
+    streaming,
+    times,
+)
 
 NAMES = ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
 PAGES = [HERE.parent / name for name in NAMES]
@@ -97,6 +107,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "clusters": clusters,
     "streaming": streaming,
     "ranks": ranks,
+    "plan costs": plan_costs,
 }
 
 
