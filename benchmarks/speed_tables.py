@@ -75,6 +75,16 @@ def ranks() -> str:
     return table(*rows)
 
 
+def ranks_runs() -> str:
+    """The same runs by one and by two processes."""
+    rows: list[list[object]] = [["seed", "processes", "after each phase, %", "averaged, %"]]
+    for r in read("runs"):
+        if r["label"] == "ranks":
+            curve = ", ".join(f"{value:.1f}" for value in r["accuracy"])
+            rows.append([r["seed"], r["ranks"], curve, f"{r['average_incremental_accuracy']:.2f}"])
+    return table(*rows)
+
+
 def plan_costs() -> str:
     """CPU time of `mrdc plan`, before and now."""
     found: dict[tuple[str, str], list[Row]] = {}

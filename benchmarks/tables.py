@@ -13,6 +13,7 @@ from speed_tables import (
     large,
     plan_costs,
     ranks,
+    ranks_runs,
     speed,
     steps,
     streaming,
@@ -107,6 +108,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "clusters": clusters,
     "streaming": streaming,
     "ranks": ranks,
+    "ranks runs": ranks_runs,
     "plan costs": plan_costs,
 }
 
