@@ -1,5 +1,8 @@
 """Several processes on the CPU: they compute what one would, and agree with each other."""
 
+import resource
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -343,4 +346,22 @@ def test_a_killed_process_ends_the_run_and_one_process_resumes_it(tmp_path: Path
     assert resumed["epoch"] >= 2 and found["ranks"] == 1
     assert [event["ranks"] for event in events(out) if event.get("event") == "start"] == [2, 1]
     assert found["memory"]["bytes"] <= found["memory"]["budget_bytes"]
+    assert audit(out / "memory-01.mrdc").problems == []
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_all_processes_with_one_message(tmp_path: Path) -> None:
+    """Rank 0 cannot write its network, here for a limit on the size of files; later it can."""
+    photos, out = make_photos(tmp_path / "photos", classes=4, images=8), tmp_path / "run"
+    command = [sys.executable, "-m", "mrdc", "run", "lucir-mrdc", "--data", str(photos)]
+    command += ["--phases", "1", "--out", str(out), *SMALL, "--no-cache", "--nproc", "2"]
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    full = subprocess.run(command, preexec_fn=limited, capture_output=True, text=True, timeout=120)
+    said = [line for line in full.stderr.splitlines() if line.startswith("mrdc: ")]
+    assert full.returncode == 2 and len(said) == 1
+    assert "phase-00.safetensors: cannot be written (File too large)" in said[0]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
     assert audit(out / "memory-01.mrdc").problems == []
