@@ -102,7 +102,7 @@ def load_embedder(name: str, weights: Path | None = None, device: str = "auto") 
         def features(images: Tensor) -> Tensor:
             return lite.features((images - 127) / 128)
 
-        return network_embedder(lite, features, device=where, key="lite0-57934424")
+        return network_embedder(lite, features, device=where, key="lite0-57934424-2")
     if name.startswith("torchvision:"):
         return _torchvision(rest, weights, where)
     if name.startswith("run:"):

@@ -24,8 +24,8 @@ from mrdc.training.pictures import Decoded, Files, shrunk
 
 Decoder = Callable[[list[Tensor]], list[Tensor]]  # JPEG files to images (3, h, w) on the device
 AHEAD = 2  # batches decoded before they are needed
-# How much faster the decoder must be, because it takes time of the GPU from training. On an H200
-# both made 8,000 images/s alone; with training, the decoder made 6,050 and 16 processes 8,230.
+# How much faster the decoder must be, because it takes time of the GPU from training: on an H200
+# LUCIR trained at 6,050 images/s with the decoder and at 8,230 with 16 processes.
 LOAD = 2.0
 
 
