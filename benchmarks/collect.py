@@ -43,7 +43,7 @@ def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str,
     """A run folder without epochs, networks, images and the places where anything lay."""
     to.mkdir(parents=True, exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
-    config["settings"]["data"] = Path(config["settings"]["data"]).name
+    config["settings"]["data"] = result["data"]
     (to / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     lines = [event for event in events if event["event"] == "phase"]
     text = "".join(json.dumps(line) + "\n" for line in [*lines, result])
@@ -54,6 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="of runs")
     parser.add_argument("--label", required=True, help="what the tables call the data")
+    parser.add_argument("--data", help="name of the data, if it is not the label")
     parser.add_argument("--remark", help="anything unusual about how they were made")
     chosen = parser.parse_args()
     known = set(OUT.read_text().splitlines()) if OUT.exists() else set()
@@ -62,6 +63,7 @@ def main() -> None:
             lines = (folder / "results.jsonl").read_text().splitlines()
             *events, result = map(json.loads, lines)
             result.pop("folder", None)
+            result["data"] = chosen.data or chosen.label
             keep(folder, OUT.parent / chosen.label / folder.name, events, result)
             if "average_incremental_accuracy" not in result:
                 continue

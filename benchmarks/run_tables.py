@@ -142,6 +142,34 @@ def grid(label: str, budget: str) -> str:
     return table(*rows)
 
 
+def matched(label: str, budget: str) -> str:
+    """New classes seen as stored (--train.match) against the same run without, by quality."""
+    head = ["quality", "seed", "match", "averaged, %", "last", "forgetting, initial classes"]
+    rows: list[list[object]] = [[*head, "old as old, %", "new as new, %"]]
+    found = {
+        (-run["quality"], run["seed"], match): run
+        for name, match in ((label, "no"), (f"{label}-match", "always"))
+        for run in read("runs")
+        if (run["label"], run["budget"]) == (name, budget) and run["quality"]
+    }
+    pairs = {key[:2] for key in found if key[2] == "always"}
+    for (quality, seed, match), run in sorted(found.items(), key=lambda item: item[0][:2]):
+        if (quality, seed) in pairs:
+            rows.append(
+                [
+                    -quality,
+                    seed,
+                    match,
+                    f"{run['average_incremental_accuracy']:.2f}",
+                    f"{run['accuracy'][-1]:.2f}",
+                    f"{run['initial_forgetting']:.2f}",
+                    f"{run['old_as_old'][-1]:.1f}",
+                    f"{run['new_as_new'][-1]:.1f}",
+                ]
+            )
+    return table(*rows)
+
+
 def regret(*labels: str) -> str:
     """What every rule for choosing a quality loses against grids of full runs."""
     runs = find_runs([RESULTS / label for label in labels])

@@ -77,11 +77,12 @@ def ranks() -> str:
 
 def ranks_runs() -> str:
     """The same runs by one and by two processes."""
-    rows: list[list[object]] = [["seed", "processes", "after each phase, %", "averaged, %"]]
+    rows: list[list[object]] = [["data", "seed", "processes", "after each phase, %", "averaged, %"]]
     for r in read("runs"):
-        if r["label"] == "ranks":
+        if r["label"].startswith("ranks"):
             curve = ", ".join(f"{value:.1f}" for value in r["accuracy"])
-            rows.append([r["seed"], r["ranks"], curve, f"{r['average_incremental_accuracy']:.2f}"])
+            averaged = f"{r['average_incremental_accuracy']:.2f}"
+            rows.append([r["data"], r["seed"], r["ranks"], curve, averaged])
     return table(*rows)
 
 

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
-from run_tables import compared, grid, pairs, ratios, regret, scene_pairs, scenes, trials
+from peer_tables import peers
+from run_tables import (
+    compared,
+    grid,
+    matched,
+    pairs,
+    ratios,
+    regret,
+    scene_pairs,
+    scenes,
+    trials,
+)
 from speed_tables import (
     clusters,
     costs,
@@ -85,7 +96,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
     "pairs cub": lambda: pairs("cub"),
     "grid cub": lambda: grid("cub", "5/class"),
-    "regret": lambda: regret("cub"),
+    "grid flowers": lambda: grid("flowers", "5/class"),
+    "match cub": lambda: matched("cub", "5/class"),
+    "regret": lambda: regret("cub", "flowers"),
     "trials cub": lambda: trials("cub-trials"),
     "runs textures": lambda: compared("textures", "8/class"),
     "pairs textures": lambda: pairs("textures", "8/class"),
@@ -110,6 +123,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ranks": ranks,
     "ranks runs": ranks_runs,
     "plan costs": plan_costs,
+    "peers": peers,
 }
 
 

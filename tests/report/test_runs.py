@@ -50,6 +50,16 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(tmp_path: Pa
     ]
 
 
+def test_a_setting_that_an_older_version_did_not_know_had_its_default(tmp_path: Path) -> None:
+    """So seeds of two versions are averaged, unless the newer one sets it otherwise."""
+    made(tmp_path / "old", seed=0)
+    made(tmp_path / "new", seed=1, train={"match": 0.0})
+    made(tmp_path / "matched", seed=2, train={"match": 1.0})
+    groups = by_seed(find_runs([tmp_path]))
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert "train.match 1.0" in groups[1].label
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

@@ -4,16 +4,19 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, TypedDict
 
 from mrdc._utils.errors import DataError, MrdcError
 from mrdc._utils.typed import fits
+from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.folder import CONFIG, RESULTS, parse_line
-from mrdc.experiments.settings import data_name, flat
+from mrdc.experiments.settings import data_name, decisive_settings, flat
 from mrdc.memory.budget import parse_budget
 from mrdc.training.results import PhaseResult, RunResult
+from mrdc.training.settings import RunSettings
 
 Json = dict[str, Any]
 UNKNOWN: Json = {"data": "?", "method": "?", "phases": 0, "seed": 0, "memory": {}}
@@ -94,9 +97,13 @@ class RunRecord:
 
     @property
     def decisive(self) -> Json:
-        """Settings that determine the numbers, except the seed; it also draws phases of scenes."""
+        """Settings that determine the numbers, except the seed; it also draws phases of scenes.
+
+        A run of an older version has the defaults of settings that it did not know.
+        """
         without = ("seed", "stream") if self.detects else ("seed",)
-        return {k: v for k, v in flat(self.settings).items() if k not in without}
+        known = defaults(self.detects) | flat(self.settings)
+        return {k: v for k, v in known.items() if k not in without}
 
     def label(self, budget: bool = True) -> str:
         """A short description of everything but the seed."""
@@ -110,6 +117,12 @@ class RunRecord:
         if self.settings.get("order") in ("similar", "dissimilar"):
             parts.append(str(self.settings["order"]))
         return ", ".join(parts)
+
+
+@cache
+def defaults(detects: bool) -> Json:
+    """Default settings, under dotted names."""
+    return flat(decisive_settings(DetectSettings("") if detects else RunSettings("")))
 
 
 def plain(value: object) -> str:
