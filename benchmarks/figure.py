@@ -1,48 +1,64 @@
 """Draws the figure of the README from results/runs.jsonl."""
 
+from statistics import mean
+
 import matplotlib
 
-from common import HERE, read
+from common import HERE, Row, read
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mrdc.planning.settings import EPSILON
 
+QUALITIES = (None, 75, 50, 25, 10)
+BOUND = EPSILON["ratio-per-image"]
+DATA = (("cub", "CUB-200-2011", "#0072b2"), ("flowers", "Flowers-102", "#d55e00"))
+
 
 def grid() -> None:
-    """Accuracy of every quality at one budget, and r, which was measured without training."""
-    wanted = ("cub", "5/class", 1)
-    found = [r for r in read("runs") if (r["label"], r["budget"], r["seed"]) == wanted]
-    runs = sorted(found, key=lambda run: -(run["quality"] or 101))
-    ratios = {r["quality"]: r["ratio_per_image"][0] for r in runs[0]["volume_ratios"]}
-    names = [str(run["quality"] or "original") for run in runs]
+    """What every quality gains within the same bytes, and r, which was measured without training."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
-    scores = [run["average_incremental_accuracy"] for run in runs]
-    left.plot(names, scores, "o-", color="#0072b2")
-    for place, (run, score) in enumerate(zip(runs, scores, strict=True)):
-        text = f"{run['memory']['items']:,}\nimages"
-        left.annotate(
-            text, (place, score), textcoords="offset points", xytext=(0, 8), ha="center", fontsize=8
-        )
-    top = max(scores) + 0.25 * (max(scores) - min(scores))
-    left.set(ylim=(min(scores) - 0.5, top), xlabel="JPEG quality")
-    left.set(ylabel="averaged incremental accuracy, %")
-    left.set_title("trained six times, 5 originals per class", fontsize=10)
-    bound = EPSILON["ratio-per-image"]
-    right.axhspan(1 - bound, 1 + bound, color="#999999", alpha=0.25, lw=0, label="passes")
-    values = [ratios[run["quality"]] for run in runs]
-    right.plot(names, values, "o-", color="#d55e00")
-    chosen = max(n for n, v in enumerate(values) if abs(v - 1) < bound)
-    right.plot(chosen, values[chosen], "o", ms=14, mfc="none", mec="#d55e00", mew=2, label="chosen")
-    right.set(ylim=(0.99, max(values) + 0.005), xlabel="JPEG quality")
-    right.set(ylabel="r after the first phase")
-    right.set_title("r: no training, the same choice", fontsize=10)
+    right.axhspan(1 - BOUND, 1 + BOUND, color="#999999", alpha=0.25, lw=0, label="passes")
+    for label, name, colour in DATA:
+        runs = [r for r in read("runs") if (r["label"], r["budget"]) == (label, "5/class")]
+        draw(left, gains(runs), name, colour)
+        draw(right, ratios(runs), name, colour)
+        values = ratios(runs)
+        chosen = max(place for place, value in enumerate(values) if abs(value - 1) < BOUND)
+        right.plot(chosen, values[chosen], "o", ms=14, mfc="none", mec=colour, mew=2)
+    left.set(ylabel="accuracy gained over originals, points")
+    left.set_title("trained with every quality, in the same bytes", fontsize=10)
+    left.legend(frameon=False, fontsize=9, loc="lower right")
+    right.set(ylabel="r after the first phase", ylim=(0.99, None))
+    right.set_title("r: no training, the same choices (rings)", fontsize=10)
     right.legend(frameon=False, fontsize=9, loc="upper left")
     for axes in (left, right):
+        axes.set(xlabel="JPEG quality")
         axes.spines[["top", "right"]].set_visible(False)
     save(figure, "grid")
+
+
+def draw(axes: Axes, values: list[float], name: str, colour: str) -> None:
+    axes.plot([str(q or "original") for q in QUALITIES], values, "o-", color=colour, label=name)
+
+
+def gains(runs: list[Row]) -> list[float]:
+    """Averaged accuracy above that of originals, mean over seeds."""
+    scores = [
+        mean(r["average_incremental_accuracy"] for r in runs if r["quality"] == quality)
+        for quality in QUALITIES
+    ]
+    return [score - scores[0] for score in scores]
+
+
+def ratios(runs: list[Row]) -> list[float]:
+    """r of each quality after phase 0, mean over seeds."""
+    measured = [run["volume_ratios"] for run in runs if run["quality"] is None]
+    found = [{row["quality"]: row["ratio_per_image"][0] for row in rows} for rows in measured]
+    return [mean(one[quality] for one in found) for quality in QUALITIES]
 
 
 def save(figure: Figure, name: str) -> None:

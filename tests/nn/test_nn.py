@@ -260,6 +260,22 @@ def checkpoint(
     return Checkpoint(what, tensors, {"phase": len(classes) - 1, "note": [1, None, "x"]})
 
 
+def test_a_copied_checkpoint_does_not_change_with_the_network() -> None:
+    """Neither its tensors, whose layout it keeps, nor its values."""
+    net = fresh().to(memory_format=torch.channels_last)
+    made = Checkpoint(None, {"model": dict(net.state_dict())}, {"losses": [1]})
+    copied, before = made.copied(), {k: v.clone() for k, v in net.state_dict().items()}
+    made.about["losses"].append(2)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(1)
+    assert copied.about == {"losses": [1]}
+    for name, tensor in copied.tensors["model"].items():
+        assert torch.equal(tensor, before[name])
+        assert tensor.stride() == before[name].stride()
+        assert not tensor.requires_grad
+
+
 @pytest.mark.parametrize("head", ["Linear", "SplitCosine", "LSC"])
 @pytest.mark.parametrize(
     ("classes", "body"), [((2,), "plain"), ((3, 1, 2), "scaled"), ((2, 1), "branches")]

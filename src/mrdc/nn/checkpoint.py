@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -67,6 +67,14 @@ class Checkpoint:
     architecture: Architecture | None
     tensors: dict[str, dict[str, Tensor]]
     about: dict[str, Any] = field(default_factory=dict)
+
+    def copied(self) -> "Checkpoint":
+        """A copy that training does not change; `copy.deepcopy` takes 60 µs for each tensor."""
+        tensors = {
+            group: {name: tensor.detach().clone() for name, tensor in found.items()}
+            for group, found in self.tensors.items()
+        }
+        return replace(self, tensors=tensors, about=copy.deepcopy(self.about))
 
     def network(self, module: nn.Module | None = None) -> Net:
         """The saved network, in evaluation mode; `module` as for `Architecture.build`."""

@@ -10,7 +10,6 @@
 What differs between classes and scenes is a `Learner`.
 """
 
-import copy
 import math
 import time
 from abc import ABC, abstractmethod
@@ -216,7 +215,8 @@ class Phases:
     def _keep(self, stop: Stop) -> None:
         if self.keeper.keeps:
             with self.session.clock.part("write"):
-                self.last = copy.deepcopy(self._partial(stop))
+                partial = self._partial(stop)
+                self.last = replace(partial, checkpoint=partial.checkpoint.copied())
                 self.keeper.save_partial(lambda: self._partial(stop))
 
     def _partial(self, stop: Stop) -> Partial:
