@@ -19,7 +19,7 @@ DATA = (("cub", "CUB-200-2011", "#0072b2"), ("flowers", "Flowers-102", "#d55e00"
 
 
 def grid() -> None:
-    """What every quality gains within the same bytes, and r, which was measured without training."""
+    """What every quality gains within the same bytes, and r, measured without training."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
     right.axhspan(1 - BOUND, 1 + BOUND, color="#999999", alpha=0.25, lw=0, label="passes")
     for label, name, colour in DATA:

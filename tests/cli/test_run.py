@@ -48,6 +48,7 @@ REFUSED = [
     ("--train.gamma -1", "--train.gamma likewise; got"),
     ("--compress 0", "--compress 0: quality of codec jpeg must be a whole number from 1 to 100"),
     ("--compress 5 --memory.codec jpeg webp", "--compress 5: give one --memory.codec with it"),
+    ("--compress 5 --memory.scale 0.5", "--compress 5: images keep their size"),
     ("--train.match 1.5", "--train.match must be at most 1, got 1.5"),
     ("--train.match -1", "--train.match must be 0 or more"),
     ("--train.match nan", "--train.match must be 0 or more"),

@@ -17,7 +17,7 @@ from mrdc.methods.options import make_method
 from mrdc.nn.embed import pick_device
 from mrdc.training.architecture import make_architecture
 from mrdc.training.exemplars import fixed_quality
-from mrdc.training.settings import RunSettings
+from mrdc.training.settings import MemorySettings, RunSettings
 
 Listener = Callable[[str, dict[str, Any]], None]
 MOST_LR = 1e38  # float32 ends a little above
@@ -83,16 +83,18 @@ def check_classes(settings: RunSettings) -> None:
             "learns classes; write 20/class, '2000 originals' or bytes"
         )
     if settings.compress is not None:
-        check_compress(settings.compress, settings.memory.codec)
+        check_compress(settings.compress, settings.memory)
     make_architecture(settings, make_method(settings.method, settings.options))
 
 
-def check_compress(quality: int, codecs: Sequence[str]) -> None:
-    """Refuse a quality that the one codec does not have."""
-    if len(codecs) != 1:
+def check_compress(quality: int, memory: MemorySettings) -> None:
+    """Refuse a quality that the one codec does not have, and scales."""
+    if len(memory.codec) != 1:
         raise UsageError(f"--compress {quality}: give one --memory.codec with it")
+    if memory.scale != (1.0,):
+        raise UsageError(f"--compress {quality}: images keep their size; leave out --memory.scale")
     try:
-        CODECS.find(codecs[0]).check_quality(quality)
+        CODECS.find(memory.codec[0]).check_quality(quality)
     except UsageError as error:
         raise UsageError(f"--compress {quality}: {error}") from None
 
