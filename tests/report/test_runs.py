@@ -50,6 +50,15 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(tmp_path: Pa
     ]
 
 
+def test_a_fixed_quality_does_not_depend_on_how_one_would_be_chosen(tmp_path: Path) -> None:
+    """Seeds with two criteria are averaged, but not if the criterion chose."""
+    for quality in ("50", "auto"):
+        for seed, criterion in enumerate(("volume-ratio", "discrepancy")):
+            memory = {"quality": quality, "criterion": criterion}
+            made(tmp_path / f"{quality}{seed}", seed=seed, memory=memory)
+    assert [len(group.runs) for group in by_seed(find_runs([tmp_path]))] == [2, 1, 1]
+
+
 def test_a_setting_that_an_older_version_did_not_know_had_its_default(tmp_path: Path) -> None:
     """So seeds of two versions are averaged, unless the newer one sets it otherwise."""
     made(tmp_path / "old", seed=0)
@@ -67,6 +76,7 @@ def test_a_setting_that_an_older_version_did_not_know_had_its_default(tmp_path: 
         ({"phases": 1}, {"phases": 2}, ["quality auto, 1 phases", "quality auto, 2 phases"]),
         ({"options": []}, {"options": ["a=1", "b=2"]}, ["options none", "options a=1 b=2"]),
         ({"data": "/a/x"}, {"data": "/b/x"}, ["data /a/x", "data /b/x"]),
+        ({"data": "/a/x"}, {"data": "/a/y", "first": "2"}, ["quality auto, x", "quality auto, y"]),
         ({"seed": 0}, {"seed": 1, "done": False}, ["quality auto", "unfinished after 2"]),
     ],
 )

@@ -21,6 +21,7 @@ from mrdc.training.settings import RunSettings
 Json = dict[str, Any]
 UNKNOWN: Json = {"data": "?", "method": "?", "phases": 0, "seed": 0, "memory": {}}
 USUAL = {"codec": ("jpeg",), "select": ("herding", "random_choice"), "accounting": ("packed",)}
+CHOOSING = ("memory.criterion", "memory.epsilon", "memory.rule")  # idle at a fixed quality
 NO_RUN = "give folders written by `mrdc run`, `sweep` or `study`"
 
 
@@ -101,7 +102,9 @@ class RunRecord:
 
         A run of an older version has the defaults of settings that it did not know.
         """
-        without = ("seed", "stream") if self.detects else ("seed",)
+        without = ["seed", "stream"] if self.detects else ["seed"]
+        if str(self.memory.get("quality")) not in ("auto", "dynamic"):
+            without += CHOOSING
         known = defaults(self.detects) | flat(self.settings)
         return {k: v for k, v in known.items() if k not in without}
 
@@ -287,9 +290,10 @@ def by_seed(runs: Sequence[RunRecord]) -> list[Group]:
 
 def difference(run: RunRecord, others: Sequence[RunRecord]) -> str:
     """Settings that distinguish a run from others with its label, and whether it is unfinished."""
-    said = ""
+    same_data = [other for other in others if other.data == run.data]
+    said = f", {run.data}" if len(same_data) < len(others) else ""
     for name, value in run.decisive.items():
-        if name != "stream" and len({str(other.decisive.get(name)) for other in others}) > 1:
+        if name != "stream" and len({str(other.decisive.get(name)) for other in same_data}) > 1:
             said += f", {name} {plain(value)}"
     return said + ("" if run.result else f", unfinished after {len(run.phases)}")
 
