@@ -1,4 +1,4 @@
-"""Tables of docs/adapters.md: what runs with our memory, and what the same bytes hold."""
+"""Tables for docs/adapters.md: what runs with our memory, and what the same bytes hold."""
 
 from statistics import mean
 
@@ -6,7 +6,7 @@ from common import Row, read, table
 
 
 def strategies() -> str:
-    """Strategies of Avalanche with their own buffer and with a memory of ours."""
+    """Avalanche strategies with their own buffer and with an mrdc memory."""
     rows: list[list[object]] = [["strategy", "with mrdc", "how, or why not", "as it comes"]]
     for r in read("adapters"):
         if r["question"] == "strategies":
@@ -46,7 +46,7 @@ def same_bytes() -> str:
 
 
 def buffers() -> str:
-    """Images a second out of buffers, and what they hold them in."""
+    """Images/s from each buffer, and its bytes per image."""
     names = {
         "avalanche": "Avalanche's buffer: files on disk, its transforms",
         "buffer": "`ByteBuffer`: stored files, the same transforms",

@@ -1,6 +1,6 @@
-"""Which of Avalanche's strategies that keep a buffer replay from an mrdc memory?
+"""Which of Avalanche's buffer-based strategies can replay from an mrdc memory?
 
-Needs the extra avalanche; `./scripts/test --adapters` makes an environment that has it.
+Needs the `avalanche` extra; `./scripts/test --adapters` creates an environment with it.
 """
 
 import argparse
@@ -53,7 +53,7 @@ class Net(nn.Module):
 
 
 def parts(model: nn.Module, **more: Any) -> dict[str, Any]:
-    """Arguments that every strategy takes."""
+    """Arguments common to all strategies."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     sizes = {"train_mb_size": BATCH, "eval_mb_size": 32, "train_epochs": 1}
     loss = {"criterion": nn.CrossEntropyLoss()}
@@ -69,7 +69,7 @@ def naive_with(plugin: Callable[[], Any]) -> Strategy:
 
 
 def prototypes(classifier: Callable[[], nn.Module], plugin: Callable[[], Any]) -> Strategy:
-    """A network that is tested by class means, which a buffer keeps up to date."""
+    """A network tested with class means, which are updated from a buffer."""
 
     def make() -> Any:
         net = Net()
@@ -104,7 +104,7 @@ def scr() -> Any:
     return av.SCR(**without_loss(parts(model)), batch_size_mem=8, mem_size=60)
 
 
-# name, how a memory of ours gets in, the strategy as Avalanche has it
+# by name: how our memory is plugged in, and the unmodified strategy
 STRATEGIES: dict[str, tuple[str, Strategy]] = {
     "Naive + ReplayPlugin": ("plugins=[byte_replay(...)]", naive_with(av_plugins.ReplayPlugin)),
     "Replay": ("use_mrdc", lambda: av.Replay(**parts(Net()))),
@@ -149,7 +149,7 @@ STRATEGIES: dict[str, tuple[str, Strategy]] = {
 
 
 def make_photos(root: Path, classes: int = CLASSES, train: int = 12, test: int = 2) -> Path:
-    """Folders of small made-up JPEG files."""
+    """Write folders of small synthetic JPEG files."""
     for label in range(classes):
         images = made_up(train + test, SIDE, seed=label)
         for number, pixels in enumerate(images):
@@ -160,7 +160,7 @@ def make_photos(root: Path, classes: int = CLASSES, train: int = 12, test: int =
 
 
 def make_benchmark(root: Path, experiences: int, side: int, classes: int | None = None) -> Any:
-    """Class-incremental experiences over folders; files stay files until they are decoded."""
+    """Class-incremental experiences over folders; files are decoded on access."""
     augment = [transforms.RandomResizedCrop(side, (0.5, 1)), transforms.RandomHorizontalFlip()]
     plain = [transforms.Resize(side), transforms.CenterCrop(side)]
     tensor = [transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.25] * 3)]
@@ -178,7 +178,7 @@ def make_benchmark(root: Path, experiences: int, side: int, classes: int | None 
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Stop a strategy that does not end."""
+    """Stop a strategy that does not finish."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"did not end within {seconds} s")
@@ -207,7 +207,7 @@ def attempt(make: Strategy, benchmark: Any) -> tuple[Any, str]:
 
 
 def with_ours(how: str, make: Strategy, budget: str) -> tuple[Strategy, list[Any]]:
-    """The same strategy with a memory of ours, and where that will be found."""
+    """The same strategy with our memory, and a list to which it adds its storage policy."""
     policies: list[Any] = []
 
     def changed() -> Any:
@@ -224,7 +224,7 @@ def with_ours(how: str, make: Strategy, budget: str) -> tuple[Strategy, list[Any
 
 
 def strategies(only: str | None) -> None:
-    """Run every strategy with its own buffer, and with a memory of ours."""
+    """Run every strategy with its own buffer and with our memory."""
     budget = "14kB"
     with tempfile.TemporaryDirectory() as folder:
         benchmark = make_benchmark(make_photos(Path(folder)), 3, SIDE)
@@ -253,7 +253,7 @@ def strategies(only: str | None) -> None:
 def main() -> None:
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="a strategy, by name; by default all of them")
+    parser.add_argument("--only", help="name of one strategy; default: all")
     strategies(parser.parse_args().only)
 
 

@@ -1,9 +1,9 @@
-"""How much faster do training batches come than from a DataLoader over Pillow images?
+"""How much faster are our training batches than a DataLoader over Pillow images?
 
-Equal parallelism: threads against as many workers, and one thread against a
-loader without workers. `loader` gives normalised float32; uint8 batches of `mrdc`
-are normalised on the CPU into a buffer used again, those of `mrdc_fresh` into new
-memory (page faults), those of `mrdc_uint8` not at all, as where a GPU does it.
+Equal parallelism: as many threads as workers, and one thread against a loader
+without workers. `loader` yields normalised float32. `mrdc` normalises uint8 batches
+on the CPU into a reused buffer, `mrdc_fresh` into new memory (page faults), and
+`mrdc_uint8` does not normalise, as when a GPU does it.
 """
 
 import io
@@ -41,7 +41,7 @@ CONSUMERS: dict[str, Callable[[Tensor], object]] = {
 
 
 class Files(Dataset[tuple[Tensor, int]]):
-    """The same encoded images, the usual way."""
+    """The same encoded images, opened with Pillow as usual."""
 
     def __init__(self, streams: list[bytes], targets: list[int]):
         self.streams, self.targets = streams, targets
@@ -55,7 +55,7 @@ class Files(Dataset[tuple[Tensor, int]]):
 
 
 def loader(memory: ReplayMemory, workers: int) -> DataLoader[tuple[Tensor, int]]:
-    """What is usual; its workers stay alive between epochs."""
+    """The usual loader; its workers stay alive between epochs."""
     files = Files([memory.encoded(index) for index in range(len(memory))], memory.targets.tolist())
     return DataLoader(
         files, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
@@ -75,8 +75,8 @@ def ours(memory: ReplayMemory, threads: int, consume: Callable[[Tensor], object]
 
 
 def measure(photos: Path | None, threads: int, workers: int) -> Times:
-    """A race over epochs."""
-    torch.set_num_threads(1)  # as in a worker: no parallelism but that which is compared
+    """Seconds per epoch of each alternative."""
+    torch.set_num_threads(1)  # as in a worker: only the parallelism under comparison
     memory = ReplayMemory("1GB", quality=QUALITY)
     memory.add({0: sources(photos, IMAGES)})
     runs = {name: partial(ours, memory, threads, use) for name, use in CONSUMERS.items()}

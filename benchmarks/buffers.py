@@ -1,7 +1,7 @@
-"""What do the same bytes hold in Avalanche's buffers and in ours, and how fast do images come back?
+"""How much do Avalanche's buffers and ours hold in the same bytes, and how fast are they read?
 
 python benchmarks/buffers.py bytes --photos CUB   images held and accuracy in the same bytes
-python benchmarks/buffers.py throughput           images a second from a buffer
+python benchmarks/buffers.py throughput           images/s from a buffer
 """
 
 import tempfile
@@ -28,7 +28,7 @@ from mrdc.nn.lite0 import lite0
 
 
 def accuracy(model: nn.Module, tests: list[tuple[Tensor, Tensor]]) -> float:
-    """Percent of the test images of the experiences so far."""
+    """Percent correct over the test images of the experiences so far."""
     model.eval()
     with torch.no_grad():
         right = [(model(images).argmax(1) == labels).float() for images, labels in tests]
@@ -43,7 +43,7 @@ def loaded(experience: Any) -> tuple[Tensor, Tensor]:
 
 
 class Features(nn.Module):
-    """EfficientNet-Lite0 as it comes; only a head on top of it learns."""
+    """Pretrained EfficientNet-Lite0, frozen; only a head on top of it learns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Frozen(nn.Module):
 
 
 def learner(method: str, classes: int, epochs: int, images: int | None, budget: str) -> Any:
-    """Naive with replay, or iCaRL; with a buffer of so many images, or with a memory of ours."""
+    """Naive with replay, or iCaRL, with a buffer of `images` images, or with our memory if None."""
     net = Frozen(classes)
     given = parts(net) | {"train_mb_size": 16, "train_epochs": epochs}
     given["optimizer"] = torch.optim.SGD(net.classifier.parameters(), lr=1.0, momentum=0.9)
@@ -85,7 +85,7 @@ def learner(method: str, classes: int, epochs: int, images: int | None, budget: 
 
 
 def same_bytes(photos: Path, label: str, epochs: int, seeds: int) -> None:
-    """Accuracy and images held by Avalanche's own buffers and by ours, within the same bytes."""
+    """Accuracy with Avalanche's own buffers and with ours, and images held in the same bytes."""
     side, budget, experiences = 96, "2MB", 4
     files = list((photos / "train").glob("*/*"))
     file_bytes = sum(path.stat().st_size for path in files) / len(files)
@@ -136,7 +136,7 @@ def drain(batches: Iterable[Any]) -> None:
 
 
 def throughput(photos: Path | None, label: str) -> None:
-    """Images a second: a training epoch from each buffer, one thread or process each."""
+    """Images/s of a training epoch from each buffer, on one thread."""
     side, images = 224, 256
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""What does Ray cost on one machine? `pack` by threads, and by Ray with 1 and 2 workers.
+"""What does Ray cost on one machine? `pack` with threads, and with 1 and 2 Ray workers.
 
-Made-up images of 64 px in 100 classes, one quality. `encode`: a random choice, so that images are
-decoded and encoded only. `embed`: herding, so that lite0 embeds every image, too. Every run is a
-command of its own; CPU time and RAM (proportional set size, at its peak) are those of the command
-and of all processes it has started. Ray must be installed.
+Synthetic 64-px images in 100 classes, one quality. `encode` selects at random, so images are only
+decoded and encoded; `embed` selects by herding, so lite0 also embeds every image. Every run is a
+separate command; its CPU time and RAM (peak proportional set size) include all processes it starts.
+Ray must be installed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def write_photos(folder: Path, count: int) -> Path:
-    """Made-up photos in class folders."""
+    """Write synthetic photos to class folders."""
     for number, pixels in enumerate(made_up(count, SIDE)):
         path = folder / f"class_{number % CLASSES:03d}" / f"{number:07d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def write_photos(folder: Path, count: int) -> Path:
 
 
 def processes(root: int) -> dict[int, float]:
-    """CPU seconds so far of a process and of its descendants, by id."""
+    """CPU seconds used so far by a process and its descendants, by process id."""
     parents, seconds = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -52,7 +52,7 @@ def processes(root: int) -> dict[int, float]:
 
 
 def share_of_ram(one: int) -> int:
-    """Bytes of RAM of a process; what several share is divided between them."""
+    """Bytes of RAM of a process; shared pages are divided among the processes that share them."""
     with suppress(OSError):
         for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -61,7 +61,7 @@ def share_of_ram(one: int) -> int:
 
 
 def measure(command: list[str]) -> dict[str, float]:
-    """Run a command; its time, and the CPU time and RAM of its whole family."""
+    """Run a command; return its time, and the CPU time and RAM of all its processes."""
     start, cpu, peak = time.perf_counter(), dict[int, float](), 0
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output)

@@ -1,7 +1,7 @@
-"""Takes the results of `mrdc run` folders into results/runs.jsonl, each once.
+"""Append the results of `mrdc run` folders to results/runs.jsonl, without duplicates.
 
-What `mrdc report` needs of each folder is kept, too, in results/LABEL/; of a run that was
-stopped that alone, with its last line.
+The files that `mrdc report` needs are also copied to results/LABEL/. A run that was stopped is
+only copied there, with its last line.
 """
 
 import argparse
@@ -16,10 +16,10 @@ OUT = HERE / "results" / "runs.jsonl"
 
 
 def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Images a second of each phase (median epoch), and what the first epochs took beyond that.
+    """Images/s of each phase (median epoch), and the extra seconds of first epochs.
 
-    Those beyond are compiling, recording graphs and searching for kernels. Of each phase also
-    the largest and the last loss of an epoch.
+    The extra time goes into compiling, recording graphs and searching for kernels. Also returns
+    the largest and the last epoch loss of each phase.
     """
     epochs = [e for e in events if e["event"] == "epoch" and e["stage"] == 0]
     images = {e["phase"]: e["train_images"] for e in events if e["event"] == "phase_start"}
@@ -40,7 +40,7 @@ def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    """A run folder without epochs, networks, images and the places where anything lay."""
+    """Copy a run folder without epochs, networks, images and paths."""
     to.mkdir(parents=True, exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
     config["settings"]["data"] = result["data"]
@@ -52,10 +52,10 @@ def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="of runs")
-    parser.add_argument("--label", required=True, help="what the tables call the data")
-    parser.add_argument("--data", help="name of the data, if it is not the label")
-    parser.add_argument("--remark", help="anything unusual about how they were made")
+    parser.add_argument("folders", nargs="+", type=Path, help="run folders")
+    parser.add_argument("--label", required=True, help="name of the data in the tables")
+    parser.add_argument("--data", help="name of the data, if not the label")
+    parser.add_argument("--remark", help="anything unusual about these runs")
     chosen = parser.parse_args()
     known = set(OUT.read_text().splitlines()) if OUT.exists() else set()
     with OUT.open("a") as out:

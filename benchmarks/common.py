@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine, result lines, fair timing, images."""
+"""Shared by the benchmarks: the machine, result lines, fair timing, images."""
 
 import argparse
 import io
@@ -88,7 +88,7 @@ def table(*rows: list[object]) -> str:
 
 
 def race(repeats: int, **runs: Callable[[], object]) -> Times:
-    """Seconds of each alternative, run in turn (A, B, A, B, ...) so that load hits all."""
+    """Seconds of each alternative, run in turn (A, B, A, B, ...) so that load affects all alike."""
     times: Times = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -99,9 +99,9 @@ def race(repeats: int, **runs: Callable[[], object]) -> Times:
 
 
 def in_processes(count: int, measure: Callable[[], Times]) -> Times:
-    """Races of several processes put together.
+    """Pool the times of `measure` from several processes.
 
-    Where a process happens to lay its memory can cost an alternative a third.
+    The memory layout of a single process can slow an alternative by a third.
     """
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         races = [pool.submit(measure).result() for _ in range(count)]
@@ -109,17 +109,17 @@ def in_processes(count: int, measure: Callable[[], Times]) -> Times:
 
 
 def compare(times: Times, one: str, other: str) -> dict[str, float]:
-    """Best times, how often `one` takes as long as `other`, and the median over rounds."""
+    """Best times, the ratio of `one` to `other`, and the median ratio over rounds."""
     rounds = [a / b for a, b in zip(times[one], times[other], strict=True)]
     best = {f"{name}_ms": 1e3 * min(times[name]) for name in times}
     return {**best, "ratio": min(times[one]) / min(times[other]), "ratio_median": median(rounds)}
 
 
 def options(question: str | None) -> argparse.ArgumentParser:
-    """The flags of every benchmark: where images come from, and how to call them."""
+    """Flags shared by the benchmarks: the image folder, and its name in the results."""
     parser = argparse.ArgumentParser(description=question)
-    parser.add_argument("--photos", type=Path, help="a folder of images; else they are made up")
-    parser.add_argument("--label", default="synthetic", help="what the results call the images")
+    parser.add_argument("--photos", type=Path, help="folder of images; default: synthetic images")
+    parser.add_argument("--label", default="synthetic", help="name of the images in the results")
     return parser
 
 
@@ -143,14 +143,14 @@ def made_up(count: int, size: int = 256, seed: int = SEED) -> Iterator[Pixels]:
 
 
 def as_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
-    """A photo as a camera would leave it."""
+    """A photo as a camera would save it."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
 
 
 def sources(photos: Path | None, count: int) -> list[bytes]:
-    """Image files: `count` spread evenly over a folder, or made up, 256 px, quality 90."""
+    """Image files: `count` spread evenly over a folder, or synthetic (256 px, quality 90)."""
     if photos is None:
         return [as_jpeg(pixels) for pixels in made_up(count)]
     files = sorted(path for path in photos.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""What a training image costs with each method, beside its base method, in real phases."""
+"""Training time per image of each method relative to its base method, in real phases."""
 
 import argparse
 import time
@@ -23,7 +23,7 @@ BASES = {
 
 
 class Watch(Keeper):
-    """Notes when epochs of the main stage of the second phase ended, and when the phase did."""
+    """Records when the second phase starts and ends, and when epochs of its main stage end."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -42,13 +42,13 @@ class Watch(Keeper):
 
     @property
     def per_image(self) -> float:
-        """Seconds, of a usual epoch with all that comes between two."""
+        """Seconds per image: the median time between ends of epochs, after the first two epochs."""
         pairs = list(zip(self.ends, self.ends[1:], strict=False))[1:]
         return median(b - a for a, b in pairs) / self.images
 
     @property
     def around(self) -> float:
-        """Seconds of the phase before its first epoch ended and after its last."""
+        """Seconds of the phase before its first epoch ends and after its last."""
         return self.end - self.start - (self.ends[-1] - self.ends[0])
 
 
@@ -66,10 +66,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--classes", type=int, nargs=2, default=(100, 20))
-    parser.add_argument("--each", type=int, default=30, help="images of a class")
+    parser.add_argument("--each", type=int, default=30, help="images per class")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--network", default="resnet18")
-    parser.add_argument("--only", nargs="*", help="methods; else all")
+    parser.add_argument("--only", nargs="*", help="methods; default: all")
     given = parser.parse_args()
     count = sum(given.classes)
     stream = Stream(

@@ -1,4 +1,4 @@
-"""What is a progressive JPEG worth after some of its scans are cut, and how fast is it decoded?"""
+"""How good is a progressive JPEG after some scans are cut, and how fast does it decode?"""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def pixels(photos: Path | None) -> list[Pixels]:
 
 
 def decoding(photos: Path | None) -> Times:
-    """A race of baseline JPEG of the same quality against some numbers of scans."""
+    """Seconds to decode baseline JPEG and files cut to 5 or more scans, at the same quality."""
     images = pixels(photos)
     whole = [CODEC.encode(image, QUALITY) for image in images]
     streams = {f"scans_{k}": [cut(stream, k) for stream in whole] for k in range(5, SCANS + 1)}
@@ -60,7 +60,7 @@ def decoding(photos: Path | None) -> Times:
 
 
 def held(photos: Path, label: str) -> None:
-    """Emit what a memory of a fixed size holds while classes arrive, by policy."""
+    """Emit what a memory of fixed size holds as classes arrive, by policy."""
     classes = [sorted(folder.iterdir()) for folder in sorted(photos.iterdir())]
     for policy, codec, quality in POLICIES:
         memory = ReplayMemory(BUDGET, codec, quality, fade=policy == "fade")

@@ -1,4 +1,4 @@
-"""Tables of docs/fading.md: what cut files are worth, and what a memory that fades holds."""
+"""Tables for docs/fading.md: the quality of cut files, and what a fading memory holds."""
 
 from common import Row, read, table
 
@@ -8,7 +8,7 @@ def _rows(what: str) -> list[Row]:
 
 
 def cuts() -> str:
-    """Bytes and PSNR of files cut after some scans, with the nearest direct encodes."""
+    """Bytes and PSNR of files cut after each scan, with the nearest direct encodes."""
     direct = [row for row in _rows("direct") if row["codec"] == "jpeg-optimised"]
     speed = {row["scans"]: row["ratio_median"] for row in _rows("decode")}
     like = "direct encode of about these bytes"

@@ -1,4 +1,4 @@
-"""Draws the figure of the README from results/runs.jsonl."""
+"""Draw the README figure from results/runs.jsonl."""
 
 from statistics import mean
 
@@ -19,7 +19,7 @@ DATA = (("cub", "CUB-200-2011", "#0072b2"), ("flowers", "Flowers-102", "#d55e00"
 
 
 def grid() -> None:
-    """What every quality gains within the same bytes, and r, measured without training."""
+    """Draw the gain of every quality in the same bytes, and r, measured without training."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
     right.axhspan(1 - BOUND, 1 + BOUND, color="#999999", alpha=0.25, lw=0, label="passes")
     for label, name, colour in DATA:
@@ -46,7 +46,7 @@ def draw(axes: Axes, values: list[float], name: str, colour: str) -> None:
 
 
 def gains(runs: list[Row]) -> list[float]:
-    """Averaged accuracy above that of originals, mean over seeds."""
+    """Averaged accuracy minus that of originals, mean over seeds."""
     scores = [
         mean(r["average_incremental_accuracy"] for r in runs if r["quality"] == quality)
         for quality in QUALITIES

@@ -1,8 +1,8 @@
-"""What does an installation cost: its size, the time of an import, the RAM of a reader?
+"""What does an installation cost: its size, its import time, and the RAM of a reader?
 
     python benchmarks/installation.py --python VENV/bin/python --name light
 
-The environment holds what `pip install .` (light) or `pip install '.[train]'` brings, and pip.
+The environment holds pip and what `pip install .` (light) or `pip install '.[train]'` installs.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ print(1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmH
 
 
 def run(python: Path, code: str, *arguments: object) -> float:
-    """The number that a new process prints."""
+    """The number that the code prints in a new process."""
     command = [str(python), "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
     if done.returncode:
@@ -51,8 +51,8 @@ def packages(python: Path) -> int:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--python", type=Path, required=True, help="the environment to measure")
-    parser.add_argument("--name", required=True, help="what the results call it")
+    parser.add_argument("--python", type=Path, required=True, help="Python interpreter to measure")
+    parser.add_argument("--name", required=True, help="name of the environment in the results")
     args = parser.parse_args()
     memory = ReplayMemory("1GB", quality=50)
     memory.add({0: sources(args.photos, IMAGES)})

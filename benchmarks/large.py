@@ -1,6 +1,6 @@
 """Time and RAM to open, sample and audit memories of 10^4 to 10^7 images, as one file and in parts.
 
-Images of one pixel, so that the index is what counts. Every figure is from a process of its own.
+Images have one pixel, so that the index dominates. Each step is measured in a new process.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from mrdc.memory.replay import ReplayMemory
 from mrdc.memory.segments import Held
 
 CLASSES = 100
-HEAD = b"P6 1 1 255\n"  # of an image of one pixel; its colour follows
+HEAD = b"P6 1 1 255\n"  # header of a one-pixel image; its colour follows
 NAME = 12  # bytes of a name, with its NUL
 BATCH, BATCHES = 256, 20
 FITTED = ("open_cpu_s", "first_batch_cpu_s", "image_cpu_us", "targets_cpu_s", "audit_cpu_s")
 
 
 def made(count: int, part_size: str | None) -> ReplayMemory:
-    """A memory of `count` images of one pixel, each of another colour."""
+    """A memory of `count` one-pixel images, each of a different colour."""
     memory = ReplayMemory("1TB", "original", part_size=part_size)
     numbers = np.arange(count, dtype="<u4").reshape(CLASSES, -1)
     for label, of_class in enumerate(numbers):
@@ -43,7 +43,7 @@ def made(count: int, part_size: str | None) -> ReplayMemory:
 
 
 def pixels(numbers: Any) -> Held:
-    """Images with these colours, as arrays, without an object for each of them."""
+    """Images with these colours as arrays, without an object per image."""
     rows, size = len(numbers), len(HEAD) + 3
     data = np.empty((rows, size), np.uint8)
     data[:, :-3] = np.frombuffer(HEAD, np.uint8)
@@ -60,7 +60,7 @@ def pixels(numbers: Any) -> Held:
 
 
 def status(field: str) -> float:
-    """A line of /proc/self/status, in MB."""
+    """A field of /proc/self/status, in MB."""
     text = Path("/proc/self/status").read_text()
     found = re.search(rf"{field}:\s+(\d+) kB", text)
     assert found
@@ -68,7 +68,7 @@ def status(field: str) -> float:
 
 
 def reading(path: Path) -> dict[str, float]:
-    """Seconds to open a memory, to draw the first batch and later ones; MB of RAM."""
+    """Time to open a memory, draw the first and later batches, and list labels; MB of RAM."""
     anonymous, before, cpu = status("RssAnon"), time.perf_counter(), time.process_time()
     memory = ReplayMemory.load(path)
     opened, opened_cpu = time.perf_counter(), time.process_time()
@@ -96,7 +96,7 @@ def reading(path: Path) -> dict[str, float]:
 
 
 def auditing(path: Path) -> dict[str, float]:
-    """Seconds to audit a memory, and MB of RAM at most."""
+    """Seconds and MB of RAM to audit a memory."""
     anonymous, peak = status("RssAnon"), status("VmHWM")
     start, cpu = time.perf_counter(), time.process_time()
     found = audit(path)
@@ -105,7 +105,7 @@ def auditing(path: Path) -> dict[str, float]:
         "audit_s": time.perf_counter() - start,
         "audit_cpu_s": time.process_time() - cpu,
         "audit_private_mb": status("RssAnon") - anonymous,
-        "audit_peak_mb": status("VmHWM") - peak,  # with pages of the files
+        "audit_peak_mb": status("VmHWM") - peak,  # including pages of the files
     }
 
 
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[10**n for n in range(4, 8)])
     parser.add_argument("--part-size", default="64MB")
     parser.add_argument("--folder", type=Path, help="where to write the memories")
-    parser.add_argument("--audit-most", type=int, default=10**7, help="larger ones: no audit")
+    parser.add_argument("--audit-most", type=int, default=10**7, help="largest memory to audit")
     parser.add_argument("--form", choices=["both", "file", "parts"], default="both")
     given = parser.parse_args()
     forms = {"both": (None, given.part_size), "file": (None,), "parts": (given.part_size,)}

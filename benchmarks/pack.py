@@ -1,7 +1,7 @@
 """How much longer does `pack` take than reading, decoding and encoding alone?
 
 Fixed quality, random choice, everything fits, same threads, warm page cache.
-The stages of `pack` are timed on their own too: listing the folder, encoding into
+The stages of `pack` are also timed separately: listing the folder, encoding into
 the spool (hashing, duplicates), and saving (hashing again, fsync).
 """
 
@@ -24,7 +24,7 @@ IMAGES, CLASSES, REPEATS, QUALITY, THREADS, BUDGET = 3000, 30, 7, 50, 2, "100GB"
 
 
 def write_photos(folder: Path) -> Path:
-    """Made-up photos in class folders."""
+    """Write synthetic photos to class folders."""
     for number, pixels in enumerate(made_up(IMAGES)):
         path = folder / f"class_{number % CLASSES:03d}" / f"photo_{number:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def bare(files: list[Path]) -> int:
 
 
 def stages(photos: Path, output: Path) -> Iterator[tuple[str, float]]:
-    """Best seconds of each part of `pack`, one after the other."""
+    """Seconds of each stage of `pack`, one after the other."""
     start = time.perf_counter()
     images = open_images(photos)
     yield "listing", time.perf_counter() - start

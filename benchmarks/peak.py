@@ -1,9 +1,9 @@
 """How does the peak memory of `pack` grow with the number of images?
 
-Each run is a process of its own that reports its VmHWM, which, unlike
-ru_maxrss, starts anew when a program starts. `random_choice` runs the command
-line; `herding` runs the Python API with a cheap embedder, so that it grows by
-the features (WIDTH floats an image) and what selection does with them.
+Each run is a separate process that reports its VmHWM, which, unlike ru_maxrss,
+is reset when a program starts. `random_choice` runs the command line; `herding`
+runs the Python API with a cheap embedder, so that its memory grows by the features
+(WIDTH floats per image) and what selection does with them.
 """
 
 import subprocess
@@ -47,7 +47,7 @@ pack(settings, embedder=Embedder(network, size=32))
 
 
 def write_photos(folder: Path, base: list[Pixels], count: int) -> Path:
-    """So many distinct photos in class folders: the base images, moved sideways."""
+    """Write `count` distinct photos to class folders: the base images, shifted sideways."""
 
     def write(number: int) -> None:
         turn, which = divmod(number, len(base))
@@ -62,7 +62,7 @@ def write_photos(folder: Path, base: list[Pixels], count: int) -> Path:
 
 
 def peak(script: str, photos: Path) -> int:
-    """Bytes that a script had resident at most."""
+    """Peak resident bytes of a script."""
     command = [sys.executable, "-c", script + REPORT, str(photos), str(photos / "memory.mrdc")]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     (photos / "memory.mrdc").unlink()

@@ -1,4 +1,4 @@
-"""The table of training speed beside other libraries."""
+"""The table of training speed compared with other libraries."""
 
 from statistics import median
 
@@ -13,7 +13,7 @@ PATHS = {
 
 
 def peers() -> str:
-    """Images/s of each library without and with a teacher: the median over epochs."""
+    """Images/s of each library without and with a teacher (median over epochs)."""
     head = ["library", "images come from", "second phase", "without teacher", "with teacher"]
     rows: list[list[object]] = [[*head, "first batch after", "version"]]
     lines = read("peers")

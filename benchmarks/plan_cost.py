@@ -1,4 +1,4 @@
-"""CPU time of `mrdc plan`, the command as people run it, without cached features."""
+"""CPU time of the `mrdc plan` command, without cached features."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from common import emit, machine, options
 
 
 def cpu() -> float:
-    """CPU seconds of all processes that were waited for."""
+    """CPU seconds of all finished child processes."""
     times = os.times()
     return times.children_user + times.children_system
 

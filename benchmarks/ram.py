@@ -1,8 +1,8 @@
-"""How much RAM does a memory take, against the bytes it is charged for?
+"""How much RAM does a memory take, relative to the bytes it is charged for?
 
-Resident memory of this process before and after, once free memory has gone
-back to the system (`ratio`) and before that (`ratio_untrimmed`); as a check, the
-sizes of all objects that the memory leads to (`ratio_counted`).
+Growth of this process's resident memory, after free memory is returned to the
+system (`ratio`) and before (`ratio_untrimmed`); as a check, the total size of all
+objects reachable from the memory (`ratio_counted`).
 """
 
 import ctypes
@@ -27,13 +27,13 @@ NAME = FOLDER + "/Black_And_White_Warbler_{rank:04d}_160371.jpg"
 
 
 def moved(base: list[Pixels], number: int) -> Pixels:
-    """One of the base images, moved sideways so that no result comes twice."""
+    """One of the base images, shifted sideways so that no two results are equal."""
     turn, which = divmod(number, len(base))
     return np.roll(base[which], turn, axis=1)
 
 
 def photos(base: list[Pixels], label: int) -> Iterable[Photo]:
-    """The images of a class, made when they are asked for."""
+    """The images of a class, made on demand."""
     for rank in range(PER_CLASS):
         name = NAME.format(label=label, rank=rank)
         yield Photo(name, partial(moved, base, label * PER_CLASS + rank))
@@ -47,7 +47,7 @@ def fill(memory: ReplayMemory, base: list[Pixels], phases: int) -> None:
 
 
 def resident(trim: bool) -> int:
-    """Bytes of RAM that this process has."""
+    """Resident bytes of this process."""
     gc.collect()
     if trim:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -56,7 +56,7 @@ def resident(trim: bool) -> int:
 
 
 def counted(thing: object) -> int:
-    """Bytes of everything an object leads to, code left out."""
+    """Bytes of everything reachable from an object, except code."""
     seen: dict[int, object] = {}
     queue = [thing]
     while queue:
@@ -71,7 +71,7 @@ def counted(thing: object) -> int:
 def main() -> None:
     args = options(__doc__).parse_args()
     base = [decode(data) for data in sources(args.photos, BASE)]
-    fill(ReplayMemory("1GB", quality=QUALITY), base, 1)  # libraries and threads settle
+    fill(ReplayMemory("1GB", quality=QUALITY), base, 1)  # warm up libraries and threads
     before = resident(trim=True)
     memory = ReplayMemory("1GB", quality=QUALITY)
     fill(memory, base, PHASES)

@@ -1,9 +1,9 @@
-"""What several processes cost: a training step of 1 and 2 processes, on one card by default.
+"""What do several processes cost? A training step with 1 and 2 processes, here on one GPU.
 
-Two processes share the batch, and here also the card, so that the time per batch shows the
-overhead and not a gain. NCCL refuses to share a card: gloo carries the gradients through RAM,
-which between GPUs it need not. So the bytes that a process sends per step, and the time they
-take, are measured, too.
+Two processes share the batch and, here, the GPU, so the time per batch shows the overhead, not a
+gain. NCCL refuses to share a GPU, so gloo carries the gradients through RAM, which separate GPUs
+would not need. The bytes that a process sends per step, and the time they take, are therefore
+measured, too.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def make_step(name: str, batch: int, size: int, network: str, graph: bool) -> Ca
 
 
 def milliseconds(step: Callable[[], Tensor], steps: int) -> float:
-    """Per step, without the first ones."""
+    """Milliseconds per step, after a warm-up."""
     for _ in range(5):
         step()
     wait()
@@ -71,12 +71,12 @@ def wait() -> None:
 
 
 def traffic(step: Callable[[], Tensor]) -> dict[str, float]:
-    """Bytes that a process hands to others in a step, in how many messages, and their time."""
+    """Bytes and messages that a process sends in a step, and the time they take."""
     found = {"reduced_bytes": 0.0, "messages": 0.0, "messages_ms": 0.0}
 
     def counted(function: Callable[..., Any], *given: Any, **more: Any) -> Any:
         tensors = [part for part in given[:2] if isinstance(part, Tensor)]
-        own = tensors[-1]  # of two, the first is for the result
+        own = tensors[-1]  # of two, the first receives the result
         wait()
         start = time.perf_counter()
         result = function(*given, **more)

@@ -1,8 +1,8 @@
-"""Makes a working copy of a folder of full-size photos, small enough to measure with.
+"""Make a working copy of a folder of full-size photos, small enough for benchmarks.
 
-`python benchmarks/resize.py SOURCE TARGET` copies a tree of images: the aspect is kept, the
-short side becomes 256 px (nothing is enlarged), and every file a JPEG 90 of the same name.
-What is there is left as it is, so a copy that was stopped goes on.
+`python benchmarks/resize.py SOURCE TARGET` copies a tree of images as JPEG files of quality 90
+with the same names. The short side becomes 256 px (nothing is enlarged); the aspect ratio is kept.
+Existing copies are kept, so an interrupted copy can be resumed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def shrink(photo: Image.Image, side: int) -> Image.Image:
 
 
 def copy(job: Job, side: int, quality: int) -> None:
-    """One copy; it bears its name only when it is whole."""
+    """Write one copy, under a temporary name until it is complete."""
     source, target = job
     part = target.with_suffix(".part")
     with Image.open(source) as photo:
@@ -44,21 +44,21 @@ def open_jobs(source: Path, target: Path) -> Iterator[Job]:
     """The photos of a tree that have no copy yet.
 
     Raises:
-        SystemExit: two photos would have one copy.
+        SystemExit: two photos would have the same copy.
     """
     photos = sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
     copies = [target / photo.relative_to(source).with_suffix(".jpg") for photo in photos]
     if len(set(copies)) < len(copies):
-        raise SystemExit(f"{source} has photos whose names differ in their endings alone")
+        raise SystemExit(f"{source} has photos whose names differ only in their suffix")
     return (job for job in zip(photos, copies, strict=True) if not job[1].exists())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source", type=Path, help="a folder of photos, in folders or not")
-    parser.add_argument("target", type=Path, help="the folder of the copies")
+    parser.add_argument("source", type=Path, help="folder of photos, nested or not")
+    parser.add_argument("target", type=Path, help="folder for the copies")
     parser.add_argument("--side", type=int, default=256, help="short side in pixels")
-    parser.add_argument("--quality", type=int, default=90, help="of the JPEG files")
+    parser.add_argument("--quality", type=int, default=90, help="JPEG quality")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     chosen = parser.parse_args()
     work = partial(copy, side=chosen.side, quality=chosen.quality)
@@ -66,7 +66,7 @@ def main() -> None:
     with Pool(chosen.jobs) as pool:
         made = sum(1 for _ in pool.imap_unordered(work, jobs, chunksize=16))
     sizes = [path.stat().st_size for path in chosen.target.rglob("*.jpg")]
-    print(f"{made} made, {len(sizes)} there, {sum(sizes) / max(1, len(sizes)):,.0f} bytes each")
+    print(f"{made} new, {len(sizes)} in all, {sum(sizes) / max(1, len(sizes)):,.0f} bytes each")
 
 
 if __name__ == "__main__":

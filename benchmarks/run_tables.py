@@ -40,7 +40,7 @@ def groups(label: str, budget: str = "20/class") -> dict[tuple[str, int], list[R
 
 
 def answers(run: Row) -> Iterator[tuple[str, Row]]:
-    """A run under its recipe; iCaRL's also as LwF's, which is the same network with its head."""
+    """A run under its recipe; one of iCaRL also as LwF: the same network, tested by its head."""
     yield run["name"], run
     if run["name"].startswith("icarl"):
         average = run["head_average_incremental_accuracy"]
@@ -49,7 +49,7 @@ def answers(run: Row) -> Iterator[tuple[str, Row]]:
 
 
 def in_table(recipe: str, phases: int) -> tuple[object, ...]:
-    """Phases, then the method, then originals before compressed."""
+    """Sort key: phases, then the method, then originals before compressed."""
     base = recipe.removesuffix("-mrdc")
     methods = [name for name in TABLE_1 if not name.endswith("-mrdc")]
     place = methods.index(base) if base in methods else len(methods)
@@ -57,7 +57,7 @@ def in_table(recipe: str, phases: int) -> tuple[object, ...]:
 
 
 def published(recipe: str, phases: int, label: str) -> tuple[float | None, float | None]:
-    """The paper's mean and deviation."""
+    """The paper's mean and standard deviation, if any."""
     if label != "cub":
         return None, None
     column = COLUMNS.index(f"cub-{phases}")
@@ -66,7 +66,7 @@ def published(recipe: str, phases: int, label: str) -> tuple[float | None, float
 
 
 def compared(label: str, budget: str = "20/class") -> str:
-    """Averaged incremental accuracy of every recipe on some data beside the paper's."""
+    """Averaged incremental accuracy of every recipe on some data, beside the paper's."""
     head = ["recipe", "phases", "seeds", "averaged, %", "the paper", "after phase 0", "last"]
     rows: list[list[object]] = [[*head, "forgetting, initial classes", "quality", "images held"]]
     for (recipe, phases), runs in groups(label, budget).items():
@@ -120,7 +120,7 @@ def pairs(label: str, budget: str = "20/class") -> str:
 
 
 def grid(label: str, budget: str) -> str:
-    """Every quality in the same bytes, and what was measured after the phase 0 they share."""
+    """Every quality in the same bytes, and the criteria measured after their shared phase 0."""
     head = ["quality", "seed", "images held", "averaged, %", "last", "forgetting, initial classes"]
     rows: list[list[object]] = [[*head, "R_q", "r", "discrepancy"]]
     runs = [run for run in read("runs") if (run["label"], run["budget"]) == (label, budget)]
@@ -143,7 +143,7 @@ def grid(label: str, budget: str) -> str:
 
 
 def matched(label: str, budget: str) -> str:
-    """New classes seen as stored (--train.match) against the same run without, by quality."""
+    """Runs with and without quality-matched replay (--train.match), by quality and seed."""
     head = ["quality", "seed", "match", "averaged, %", "last", "forgetting, initial classes"]
     rows: list[list[object]] = [[*head, "old as old, %", "new as new, %"]]
     found = {
@@ -179,13 +179,13 @@ def regret(*labels: str) -> str:
 
 
 def with_error(differences: list[float]) -> str:
-    """Mean difference, and its standard error where there are several."""
+    """Mean difference, and its standard error if there are several."""
     error = f" +- {stdev(differences) / len(differences) ** 0.5:.2f}" if differences[1:] else ""
     return f"{mean(differences):+.2f}{error}"
 
 
 def trials(label: str) -> str:
-    """Runs with other settings of a method or its training; some were stopped before their end."""
+    """Runs with other settings of a method or its training; some were stopped early."""
     head = ["recipe", "settings", "seed", "after each phase, %", "averaged, %"]
     rows: list[list[object]] = [[*head, "newest task"]]
     for folder in sorted((RESULTS / label).iterdir()):
@@ -206,7 +206,7 @@ def trials(label: str) -> str:
 
 
 def told(settings: Row) -> str:
-    """Options of the method, and the training where a recipe changes it."""
+    """Method options, and the training settings that recipes change."""
     train = settings["train"]
     parts = [*settings["options"], f"lr {train['lr']:g}", train["schedule"]]
     parts += [f"batch {train['batch_size']}", f"{train['epochs']} epochs"]
@@ -214,13 +214,13 @@ def told(settings: Row) -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Mean, and deviation where there are several."""
+    """Mean, and standard deviation if there are several values."""
     more = f" +- {stdev(values):.2f}" if len(values) > 1 else ""
     return f"{mean(values):.2f}{more}"
 
 
 def scenes(label: str) -> str:
-    """Detectors: AP after the last phase, mean and deviation over seeds."""
+    """Detectors: AP after the last phase, mean and standard deviation over seeds."""
     groups: dict[str, list[Row]] = {}
     for run in read("runs"):
         if run["label"] == label:
@@ -263,12 +263,12 @@ def scene_pairs(label: str) -> str:
 
 
 def kept(run: Row) -> str:
-    """What a memory holds; nothing without one."""
+    """Quality of the images in memory; empty without a memory."""
     return str(run["quality"] or "original") if run["memory"]["items"] else ""
 
 
 def in_scenes(recipe: str) -> tuple[int, int]:
-    """The learner's place, and that of what is replayed."""
+    """Sort key: the learner, then what it replays."""
     learner, _, replay = recipe.rpartition("-")
     return list(SCENE_METHODS).index(learner), ("finetune", "replay", "mrdc").index(replay)
 

@@ -17,14 +17,14 @@ Features = NDArray[np.float64]
 
 
 def features() -> Features:
-    """Rows that look like a class: a common part, and what is their own; none negative."""
+    """Rows that resemble a class: a common part plus noise, none negative."""
     rng = np.random.default_rng(SEED)
     common = rng.normal(0, 1, COLUMNS)
     return np.maximum(0, common + rng.normal(0, 1, (ROWS, COLUMNS)))
 
 
 def plain_herding(features: Features, count: int) -> list[int]:
-    """Herding row by row: every step asks every row how close it is."""
+    """Herding with a Python loop over all rows in every step."""
     rows = [row / np.linalg.norm(row) for row in features]
     mean = sum(rows) / len(rows)
     target, ranking = mean, list[int]()
@@ -53,7 +53,7 @@ def plain_normaliser(features: Features, k: int) -> float:
 
 
 def eigenvalues(features: Features) -> list[float]:
-    """Eigenvalues of the Gram matrix, most of the normaliser's time."""
+    """Eigenvalues of the Gram matrix, which take most of the normaliser's time."""
     rows = features / np.linalg.norm(features, axis=1, keepdims=True)
     return [value for value in np.linalg.eigvalsh(rows @ rows.T).tolist() if value > SINGULAR]
 

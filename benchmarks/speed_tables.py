@@ -6,7 +6,7 @@ from common import Row, read, table
 
 
 def times() -> str:
-    """Where the time of a run goes, of runs that had the card to themselves."""
+    """Where the time goes, for runs that had the GPU to themselves."""
     parts = ("decode", "train", "select", "volume_ratio", "encode", "evaluate", "write")
     head = ["recipe", "seed", "commit", "phases", "seconds", *parts]
     rows: list[list[object]] = [[*head, "trained images", "images/s", "start", "R_q to choose"]]
@@ -31,7 +31,7 @@ def times() -> str:
 
 
 def steps() -> str:
-    """Images a second of the training step."""
+    """Images/s of the training step."""
     rates: list[list[object]] = [["step", "batch", "plain", "graph", "compiled", "both"]]
     for batch, teacher in ((128, False), (128, True), (512, False)):
         found = {
@@ -46,7 +46,7 @@ def steps() -> str:
 
 
 def streaming() -> str:
-    """Images a second from each place that a feed keeps images in."""
+    """Images/s by where a feed keeps its images."""
     rates: dict[str, dict[str, float]] = {}
     for r in read("streaming"):
         if r["gpu"]:
@@ -62,7 +62,7 @@ def streaming() -> str:
 
 
 def ranks() -> str:
-    """A step of one and of two processes on one card."""
+    """A training step with one and two processes on one GPU."""
     rows: list[list[object]] = [["processes", "step", "ms", "MB sent", "messages", "their ms"]]
     for r in read("ranks"):
         step = "CUDA graph" if r["graph"] else "plain"
@@ -76,7 +76,7 @@ def ranks() -> str:
 
 
 def ranks_runs() -> str:
-    """The same runs by one and by two processes."""
+    """The same runs with one and two processes."""
     rows: list[list[object]] = [["data", "seed", "processes", "after each phase, %", "averaged, %"]]
     for r in read("runs"):
         if r["label"].startswith("ranks"):
@@ -103,7 +103,7 @@ def plan_costs() -> str:
 
 
 def costs() -> str:
-    """Training images a second of methods beside their base's."""
+    """Training images/s of methods, compared with their base."""
     aims = {"aanets": 2.7, "dde": 3.0, "mnemonics": 2.0, "tpcil": 2.0}
     rows: list[list[object]] = [["method", "images/s", "times its base's", "aim", "commit"]]
     for r in read("cost"):
@@ -114,7 +114,7 @@ def costs() -> str:
 
 
 def clusters() -> str:
-    """`pack` by threads and by Ray."""
+    """`pack` with threads and with Ray."""
     rows: list[list[object]] = [
         ["work", "images", "engine", "images/s", "CPU s", "driver's", "start, s", "RAM, MB"]
     ]
@@ -126,7 +126,7 @@ def clusters() -> str:
 
 
 def speed() -> str:
-    """Ratios, every line of each question and data set."""
+    """All measured ratios, by question and data set."""
     rows: list[list[object]] = [["question", "data", "ratio", "aim"]]
     rows += [
         ["decode against Pillow", r["label"], f"{r['ratio']:.2f}", ">= 1.4"] for r in read("decode")
@@ -157,7 +157,7 @@ def speed() -> str:
 
 
 def large() -> str:
-    """CPU time and private RAM of large memories, and exponents of the number of images."""
+    """CPU time and private RAM of large memories, and how the time grows with the images."""
     scales = {"open": 1e3, "first_batch": 1e3, "targets": 1e3, "audit": 1.0}
     head = ["images", "part size", "files", "open, ms", "first batch, ms", "labels, ms"]
     rows: list[list[object]] = [[*head, "audit, s", "an image, µs", "RAM, MB"]]

@@ -1,7 +1,7 @@
-"""How long a run takes to start, and as a whole: with an empty cache (cold), then again (warm).
+"""Time of a run until it starts, and in total: with an empty cache (cold), then again (warm).
 
-Every line is one run in a process of its own. `cold` and `warm` differ in the cache folder alone:
-the first phase is not shared. `sweep` is as many runs at once, with different seeds, cold.
+Every line is one run in its own process. `cold` and `warm` differ only in the contents of the cache
+folder; the first phase is not shared. `sweep` is that many cold runs at once, with different seeds.
 
     python benchmarks/startup.py lucir-mrdc --data photos --phases 5 --sweep 4
 """
@@ -19,11 +19,11 @@ from typing import Any
 
 from common import emit, machine
 
-INTERVAL = 0.02  # seconds between looks at the results of a run
+INTERVAL = 0.02  # seconds between checks for new results
 
 
 class Watched:
-    """A run, and when its events came, in seconds since its process was started."""
+    """A run and the times of its events, in seconds since its process was started."""
 
     def __init__(self, recipe: str, out: Path, cache: Path, flags: Sequence[str]):
         command = [sys.executable, "-m", "mrdc", "run", recipe, "--out", str(out), "--no-cache"]
@@ -37,7 +37,7 @@ class Watched:
         self.end = 0.0
 
     def look(self) -> bool:
-        """Note new events; False once the process has ended."""
+        """Record new events; False once the process has ended."""
         running = self.process.poll() is None
         if self.results.exists():
             lines = self.results.read_text().splitlines()
@@ -48,11 +48,11 @@ class Watched:
         return running
 
     def first(self, kind: str, count: int = 1) -> float:
-        """When the first (or a later) event of a kind came."""
+        """Time of the first (or `count`-th) event of a kind."""
         return [when for when, event in self.events if event.get("event") == kind][count - 1]
 
     def fields(self) -> dict[str, Any]:
-        """Seconds to each step, of the whole run, and by part."""
+        """Seconds until each step, for the whole run, and by part."""
         if self.process.returncode:
             sys.exit(f"the run failed with exit code {self.process.returncode}")
         epochs = [event for _, event in self.events if event.get("event") == "epoch"]
@@ -83,9 +83,9 @@ def watch(runs: Sequence[Watched]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", help="such as lucir-mrdc")
-    parser.add_argument("--label", default="photos", help="what the results call the images")
-    parser.add_argument("--cache", type=Path, help="keep the cache here, as `warm` found it")
-    parser.add_argument("--sweep", type=int, default=0, help="also so many runs at once, cold")
+    parser.add_argument("--label", default="photos", help="name of the images in the results")
+    parser.add_argument("--cache", type=Path, help="cache folder to use and keep")
+    parser.add_argument("--sweep", type=int, default=0, help="also this many cold runs at once")
     args, flags = parser.parse_known_args()  # the other flags are for the run
     about = {"recipe": args.recipe, "label": args.label, "flags": " ".join(flags)}
     with tempfile.TemporaryDirectory() as folder:

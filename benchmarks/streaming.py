@@ -1,7 +1,7 @@
-"""Images/s from each place that a feed keeps images in, against a DataLoader with workers.
+"""Images/s by where a feed keeps its images, compared with a DataLoader with workers.
 
-For `feed` the views are only made and sent to the device; for `train` a method takes a step with
-a teacher on every batch. Epochs of all feeds take turns. `ratio` is to the DataLoader.
+For `feed`, views are only made and sent to the device; for `train`, a method with a teacher also
+takes a step on every batch. The feeds take turns, epoch by epoch. `ratio` is to the DataLoader.
 
     python benchmarks/streaming.py photos/train --label photos --compile
 """
@@ -35,12 +35,12 @@ from mrdc.training.settings import LearnSettings
 from mrdc.training.stream_feed import StreamFeed
 
 SIZE = 224
-CLASSES = (100, 20)  # of the teacher, and new ones
+CLASSES = (100, 20)  # known to the teacher, and new
 Take = Callable[[Tensor, Tensor], object]
 
 
 class Opened(Dataset[tuple[Tensor, int]]):
-    """The same images, the usual way; uint8, so that less travels than usual."""
+    """The same images, opened as usual; uint8, so that less data is moved than usual."""
 
     def __init__(self, examples: Examples):
         self.examples = examples
@@ -108,7 +108,7 @@ def feeds(args: argparse.Namespace, device: torch.device) -> dict[str, Callable[
 def without_decoder(
     examples: Examples, device: torch.device, args: argparse.Namespace
 ) -> StreamFeed:
-    """A stream whose images are all decoded by processes."""
+    """A stream that decodes all images in processes, without nvJPEG."""
     files = Files(examples.photos, 2 * SIZE, SHARE * free_memory(torch.device("cpu")), args.workers)
     return StreamFeed(files, examples.labels, SIZE, device, args.workers, args.compile)
 
@@ -145,16 +145,16 @@ def rate(feed: Feed, take: Take, batch: int, epoch: int, device: torch.device) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", help="a folder of images by class, or anything that plan reads")
-    parser.add_argument("--label", default="photos", help="what the results call the images")
+    parser.add_argument("--label", default="photos", help="name of the images in the results")
     parser.add_argument("--method", default="lucir")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--images", type=int, help="use about so many; by default all")
-    parser.add_argument("--epochs", type=int, default=3, help="after the first, which warms up")
-    parser.add_argument("--workers", type=int, help="processes; by default one per core")
-    parser.add_argument("--feeds", nargs="+", help="such as loader stream gpu; by default all")
+    parser.add_argument("--images", type=int, help="use about this many; default: all")
+    parser.add_argument("--epochs", type=int, default=3, help="to measure, after one to warm up")
+    parser.add_argument("--workers", type=int, help="processes; default: one per core")
+    parser.add_argument("--feeds", nargs="+", help="such as loader stream gpu; default: all")
     parser.add_argument("--fp32", action="store_true", help="instead of bf16 on a GPU")
-    parser.add_argument("--compile", action="store_true", help="on a GPU, as long runs do")
-    parser.add_argument("--no-train", action="store_true", help="measure feeds alone")
+    parser.add_argument("--compile", action="store_true", help="compile on a GPU, as long runs do")
+    parser.add_argument("--no-train", action="store_true", help="measure only the feeds")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
@@ -168,7 +168,7 @@ def main() -> None:
     if not args.no_train:
         kinds["train"] = partial(trainer, args, device)
     for kind, make_taker in kinds.items():
-        takers = {name: make_taker() for name in opened}  # they see batches of other types
+        takers = {name: make_taker() for name in opened}  # one each: batches differ in type
         rates: dict[str, list[float]] = {name: [] for name in opened}
         for epoch in range(args.epochs + 1):
             for name, feed in opened.items():

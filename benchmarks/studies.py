@@ -1,4 +1,4 @@
-"""Takes what `mrdc study` wrote (NAME.json) into results/studies.jsonl, the newest of each name."""
+"""Add results of `mrdc study` (NAME.json) to results/studies.jsonl, replacing older ones."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ COLUMNS = ("runs", "average_incremental_accuracy", "deviation", "last_accuracy",
 
 
 def taken(path: Path) -> dict[str, Any]:
-    """A study without what its runs' own folders hold, and where they were made."""
+    """The table and answer of a study, with the commits, seeds and machines of its runs."""
     found = json.loads(path.read_text())
     rows = []
     for row in found["table"]:

@@ -1,4 +1,4 @@
-"""Fills the tables of documents from results/*.jsonl, where comments mark their places."""
+"""Fill the tables of the documents, marked by comments, from results/*.jsonl."""
 
 import re
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def plans() -> str:
 
 
 def studies() -> str:
-    """Every small study: its rows, and what it answers."""
+    """Every small study: its rows and its answer."""
     rows: list[list[object]] = [["study", "what", "averaged, %", "last, %", "images", "seconds"]]
     answers = []
     for study in read("studies"):
@@ -128,7 +128,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def filled(page: str) -> str:
-    """A page with what stands between `<!-- table X -->` and `<!-- end -->` made anew."""
+    """A page with everything between `<!-- table X -->` and `<!-- end -->` regenerated."""
     places = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
     return places.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page)
 

@@ -3,7 +3,7 @@
     python examples/own_codec.py
 
 The codec writes JPEG files without colour. `mrdc.plan` measures what that does to the features
-of the images, beside ordinary JPEG files in the same bytes; a memory then stores some images
+of the images, compared with ordinary JPEG files in the same bytes; a memory then stores some images
 with it. Takes a few seconds on a CPU.
 """
 
@@ -37,7 +37,7 @@ class GreyJpeg(mrdc.Codec):
         return file.getvalue()
 
 
-mrdc.CODECS["grey-jpeg"] = GreyJpeg()  # for files to be opened again, and for `--codec grey-jpeg`
+mrdc.CODECS["grey-jpeg"] = GreyJpeg()  # to open saved files, and for `--codec grey-jpeg`
 
 
 def coarse(images: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Write a method in a file of its own, and run it from Python and from the command line.
+"""Write your own method, and run it from Python and from the command line.
 
     python examples/own_method.py
     PYTHONPATH=examples mrdc run textures-mine-mrdc --plugin own_method --train.epochs 2
 
-The method keeps the features of the old network (feature distillation), with a weight that
-`--set weight=2` changes. Registered as "mine", it has the recipes `mine`, which replays
+The method keeps features close to those of the old network (feature distillation), with a weight
+that `--set weight=2` changes. Registered as "mine", it has the recipes `mine`, which replays
 originals, and `mine-mrdc`, which replays compressed images, and the presets `textures-mine` and
 `textures-mine-mrdc` on built-in images. The script compares it with finetuning, which replays
 nothing. Takes a few seconds on a CPU.
@@ -23,7 +23,7 @@ from coloured_squares import make_squares
 
 @dataclass(kw_only=True)
 class Mine(mrdc.Method):
-    """Cross-entropy over all classes, and the features of the old network kept in place."""
+    """Cross-entropy over all classes, with features kept close to the old network's."""
 
     weight: float = 1.0
 

@@ -5,7 +5,7 @@
 Any module that takes normalised images (n, 3, size, size) and returns features (n, d), a map
 (n, d, h, w) or several maps can be the network of a run; mrdc adds the classifier. Here it is
 the feature extractor of torchvision's MobileNetV3, from scratch; with pretrained weights the run
-would start from these. Takes a few seconds on a CPU.
+would start from them. Takes a few seconds on a CPU.
 """
 
 import tempfile

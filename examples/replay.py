@@ -20,7 +20,7 @@ EPOCHS = 4
 
 
 class Photos(Dataset[tuple[Tensor, int]]):
-    """Stands for your own data: a map-style data set of (image, label)."""
+    """Stands in for your own data: a map-style data set of (image, label)."""
 
     def __init__(self, images: list[Tensor], labels: list[int]):
         self.images, self.labels = images, labels

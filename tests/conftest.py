@@ -5,8 +5,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: its idle threads shall sleep
-os.environ["OMP_NUM_THREADS"] = "2"  # on any machine, here and in processes: sums depend on it
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # before torch: let its idle threads sleep
+os.environ["OMP_NUM_THREADS"] = "2"  # everywhere, also in child processes: sums depend on it
 
 import numpy as np
 import pytest
@@ -19,11 +19,11 @@ from mrdc.codec.image import Pixels
 from mrdc.nn.checkpoint import WIDTHS
 from mrdc.nn.embed import Embedder
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
 
 
 def pixels(seed: int, height: int = 24, width: int = 32) -> Pixels:
-    """A photo-like image: smooth colours, some detail; another seed, another image."""
+    """A photo-like image with smooth colours and some detail; it depends on the seed."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), float)
@@ -33,7 +33,7 @@ def pixels(seed: int, height: int = 24, width: int = 32) -> Pixels:
 
 
 def jpeg(seed: int, quality: int = 95, height: int = 24, width: int = 32) -> bytes:
-    """The same as a JPEG file."""
+    """The same image as a JPEG file."""
     return CODECS["jpeg"].encode(pixels(seed, height, width), quality)
 
 
@@ -70,7 +70,7 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def seeded() -> Iterator[None]:
-    """Torch's generator, and one thread for small work."""
+    """Seed torch, and use one thread for small work."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Shared by tests of methods and networks: lessons without a run, small networks, small runs."""
+"""Shared by tests of methods and networks: lessons without a run, small networks and runs."""
 
 import copy
 import json
@@ -42,12 +42,12 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def nothing(*_: Any, **__: Any) -> Any:
-    """A service that the test does not expect to be used."""
+    """Stands in for a service that the test expects not to be used."""
     raise AssertionError
 
 
 def lesson(**given: Any) -> Lesson:
-    """The second phase: one class after the two before it, with only what is given."""
+    """The second phase: one class after two earlier ones, with only the given services."""
     services: dict[str, Any] = dict.fromkeys(("fit", "features", "preview", "build"), nothing)
     services["seed"] = len
     services |= {name: given.pop(name) for name in services if name in given}
@@ -72,7 +72,7 @@ def lesson(**given: Any) -> Lesson:
 def training(
     model: Net, loss: Callable[..., Tensor], seen: list[tuple[Examples, TrainSettings]]
 ) -> Callable[..., None]:
-    """The service `fit`, with the loss of a method; notes what it is called with."""
+    """The service `fit` with the loss of a method; records what it is called with."""
 
     def run(part: Examples, training: TrainSettings, given: Any, **options: Any) -> None:
         assert given is None  # the whole method's loss
@@ -118,7 +118,7 @@ COLOURS = ((220, 40, 40), (40, 220, 40), (40, 40, 220), (220, 220, 40), (220, 40
 
 
 def coloured_stream(*sizes: int, images: int) -> Stream:
-    """Classes of noisy images, each around a colour of its own; six test images per class."""
+    """Classes of noisy images, each around its own colour; six test images per class."""
 
     def draw(label: int, number: int) -> bytes:
         rng = np.random.default_rng((label, number))
@@ -137,7 +137,7 @@ def coloured_stream(*sizes: int, images: int) -> Stream:
 
 
 class Says:
-    """A network with a constant answer."""
+    """A network with a constant output."""
 
     def __init__(
         self, scores: Tensor, features: Tensor | None = None, maps: tuple[Tensor, ...] = ()
@@ -184,7 +184,7 @@ def after_a_phase(variant: Variant, head: type[Head]) -> tuple[Net, Net]:
 
 
 def lived_in(module: M) -> M:
-    """A module in evaluation mode, with everything moved away from its start."""
+    """A module in evaluation mode, with all its values changed from their initial ones."""
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
             for spread in (part.weight, part.running_var):
@@ -289,7 +289,7 @@ class Remembers(Keeper):
 
 
 def as_files(saved: Saved) -> Saved:
-    memory = copy.copy(saved.memory)  # adding to it replaces its lists and changes none
+    memory = copy.copy(saved.memory)  # adding replaces its lists and modifies none
     return Saved(saved.phase, as_file(saved.checkpoint), memory)
 
 

@@ -1,4 +1,4 @@
-"""Commands in this process, and in others that may die at any moment of a write."""
+"""Commands in this process, and in others that may die at any point of a write."""
 
 import json
 import multiprocessing
@@ -37,7 +37,7 @@ MOMENTS: tuple[Moment, ...] = ("half", "fsync", "replace", "replaced", "unlink")
 
 
 class Cli:
-    """`mrdc` in this process, and what it printed last."""
+    """`mrdc` in this process, and its last output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]):
         self.capsys, self.out, self.err = capsys, "", ""
@@ -58,7 +58,7 @@ class Cli:
         return found
 
     def refused(self, *arguments: object) -> str:
-        """The only line of a refused command, on standard error."""
+        """The single line of a refused command, on standard error."""
         assert self(*arguments) == 2, self.out
         assert self.err.startswith("mrdc: ")
         assert (self.out, self.err.count("\n")) == ("", 1)
@@ -150,12 +150,12 @@ class Running:
         self.process.start()
 
     def kill(self) -> None:
-        """End it with SIGKILL, if it still runs."""
+        """Send SIGKILL if it is still running."""
         self.process.kill()
         self.process.join()
 
     def interrupt(self) -> int:
-        """Press Ctrl-C; its exit code."""
+        """Press Ctrl-C; returns its exit code."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGINT)
         return self.wait()
@@ -180,7 +180,7 @@ class Running:
 
 @contextmanager
 def running(*arguments: object) -> Iterator[Running]:
-    """A process that is certainly gone afterwards."""
+    """A process that is ended afterwards in any case."""
     process = Running(*arguments)
     try:
         yield process
@@ -189,12 +189,12 @@ def running(*arguments: object) -> Iterator[Running]:
 
 
 def finish(*arguments: object, threads: int = 2) -> dict[str, Any]:
-    """The result of an undisturbed run."""
+    """The result of an uninterrupted run."""
     return Running("run", *arguments, "--json", threads=threads).result()
 
 
 def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for a condition, a millisecond at a time."""
+    """Wait for a condition, checking every millisecond."""
     end = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < end, "waited too long"

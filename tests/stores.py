@@ -1,4 +1,4 @@
-"""A bucket in fsspec's memory file system, and how files get there."""
+"""A bucket in fsspec's memory file system, and uploads to it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def bucket() -> Iterator[str]:
 
 
 def upload(source: Path, url: str) -> str:
-    """Put a file or a folder to a URL."""
+    """Copy a file or a folder to a URL."""
     if source.is_file():
         stores.put(source, url)
     else:
@@ -35,7 +35,7 @@ def objects() -> list[str]:
 
 
 def break_store(monkeypatch: pytest.MonkeyPatch, method: str, after: int = 0) -> None:
-    """Lose the connection: calls of a method fail from the one after so many on."""
+    """Lose the connection: a method fails after its first `after` calls."""
     working, calls = getattr(MemoryFileSystem, method), 0
 
     def fail(*given: Any, **options: Any) -> Any:

@@ -21,7 +21,7 @@ def pages_without(name: str) -> list[Path]:
 
 
 def module(path: str) -> Any:
-    """A script, imported."""
+    """Import a script."""
     loader = SourceFileLoader(Path(path).stem, str(ROOT / path))
     found = importlib.util.spec_from_loader(loader.name, loader)
     assert found is not None

@@ -1,4 +1,4 @@
-"""The examples run as their docstrings say, each in a process of its own."""
+"""The examples run as their docstrings say, each in its own process."""
 
 import os
 import re
@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def output(*arguments: object, **environment: str) -> str:
-    """What a Python process prints on standard output."""
+    """The standard output of a Python process."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**os.environ, **environment},
@@ -72,7 +72,7 @@ def test_own_codec() -> None:
 
 
 def test_own_network() -> None:
-    """A network of torchvision's learns better than chance, which is 100, 50 and 16.7 %."""
+    """A torchvision network beats chance, which is 100, 50 and 16.7 %."""
     network, scores = output(EXAMPLES / "own_network.py").splitlines()
     assert network.startswith("MobileNetV3: 927,008 parameters")
     assert last_number(scores) > 30

@@ -47,7 +47,7 @@ def imported(file: Path) -> list[str]:
 
 
 def test_every_module_has_its_place() -> None:
-    """A new module must be put into the order, and the root of the package stays small."""
+    """A new module must be added to the order; the package root stays small."""
     found = {path.name for path in ROOT.iterdir()} - {"__pycache__"}
     assert len(found) <= 17  # the folders that docs/architecture.md lists, and three files
     modules = {name.removesuffix(".py") for name in found - {"__init__.py", "py.typed"}}
@@ -80,7 +80,7 @@ def loaded(node: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("layer", ["_utils", "codec", "data", "memory", "planning"])
 def test_the_core_is_light(layer: str) -> None:
-    """Memories are read, written and packed without torch and what else training needs."""
+    """Memories are read, written and packed without torch or other training packages."""
     for file in (ROOT / layer).rglob("*.py"):
         assert not TRAIN & {*loaded(ast.parse(file.read_text()))}, file
 

@@ -1,4 +1,4 @@
-"""The light core: memories without torch and what else only training needs."""
+"""The light core: memories without torch and other packages for training."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def python(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
 
 
 def test_memories_are_packed_read_and_written(photos: Path, tmp_path: Path) -> None:
-    """By the commands, and as they are with torch."""
+    """By the commands, with the same results as with torch."""
     flags = ("--budget", "9kB", "--quality", "50", "--select", "random_choice")
     commands = (
         ("pack", "photos", *flags, "-o", "a.mrdc"),
@@ -90,7 +90,7 @@ np.save("image.npy", image)
     ],
 )
 def test_commands_that_need_the_extra_say_so(arguments: str, message: str, photos: Path) -> None:
-    """In one line, with exit code 2."""
+    """One line, with exit code 2."""
     done = python(COMMAND, *arguments.split(), cwd=photos.parent)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
@@ -120,7 +120,7 @@ for call in (
 
 
 def test_replay_with_a_fixed_quality(tmp_path: Path) -> None:
-    """Needs no torch with a random choice or features that are given; otherwise it says so."""
+    """No torch is needed for a random choice or given features; else an error says so."""
     code = """
 import mrdc, numpy as np
 images = list(np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""The clock that benchmarks put around the loaders of other libraries, and its table."""
+"""The clock that benchmarks put around loaders of other libraries, and its table."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Object stores on a real S3 server, moto's, started here; needs s3fs and moto[server]."""
+"""Object stores on a real S3 server (moto), started here; needs s3fs and moto[server]."""
 
 import socket
 import subprocess
@@ -87,7 +87,7 @@ def kill_at(server: Server, monkeypatch: pytest.MonkeyPatch, method: str, call: 
 
 
 def test_commands(server: Server, photos: Path, tmp_path: Path, cli: Cli) -> None:
-    """A memory from a bucket to a bucket is the memory from files to a file."""
+    """A memory made from bucket to bucket equals one made from files."""
     (photos / "class0" / "a b#?%20+.jpg").write_bytes(jpeg(77))
     source = upload(photos, "s3://bucket/photos")
     for marker in ("photos/", "photos/class0/"):  # as the console makes folders
@@ -115,7 +115,7 @@ def test_commands(server: Server, photos: Path, tmp_path: Path, cli: Cli) -> Non
 
 
 def test_what_is_refused(server: Server, photos: Path, cli: Cli) -> None:
-    """No bucket, nothing there; before any work."""
+    """A missing bucket or source, before any work."""
     assert "s3://none/a: no such folder or file" in cli.refused("plan", "s3://none/a", *FLAGS)
     assert "s3://bucket/a: no such folder or file" in cli.refused("plan", "s3://bucket/a", *FLAGS)
     assert "no such memory file" in cli.refused("info", "s3://none/a.mrdc")
@@ -138,7 +138,7 @@ def test_no_credentials(server: Server, cli: Cli, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_loaders(server: Server, context: str) -> None:
-    """Workers read the store, whether or not this process has."""
+    """Workers read the store, whether or not this process has read it."""
     memory = filled()
     memory.save("s3://bucket/a.mrdc")
     opened = ReplayMemory.load("s3://bucket/a.mrdc")
@@ -149,7 +149,7 @@ def test_loaders(server: Server, context: str) -> None:
 
 
 def test_a_large_file_comes_in_parts(server: Server, tmp_path: Path) -> None:
-    """More than s3fs sends at once."""
+    """It is larger than s3fs sends at once."""
     with (tmp_path / "x").open("wb") as file:
         file.truncate(120_000_000)
         file.seek(77_777_777)
@@ -161,7 +161,7 @@ def test_a_large_file_comes_in_parts(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_memory_that_is_replaced(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noticed by its ETag, or by when it was written."""
+    """The change shows in its ETag or modification time."""
     monkeypatch.setattr(remote, "BLOCK", 1000)
     filled().save("s3://bucket/a.mrdc")
     memory = ReplayMemory.load("s3://bucket/a.mrdc")
@@ -173,7 +173,7 @@ def test_a_memory_that_is_replaced(server: Server, monkeypatch: pytest.MonkeyPat
 def test_the_server_dies_while_images_are_read(
     server: Server, photos: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No image is taken for a bad one; nothing is written."""
+    """No image counts as bad; nothing is written."""
     source = upload(photos, "s3://bucket/photos")
     kill_at(server, monkeypatch, "read_whole", 9)
     line = cli.refused("pack", source, *FLAGS, "--skip-bad", "-o", tmp_path / "a.mrdc")
@@ -184,7 +184,7 @@ def test_the_server_dies_while_images_are_read(
 def test_the_server_dies_while_a_memory_is_read(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An audit finds no problem with the file."""
+    """An audit reports no problem with the file."""
     monkeypatch.setattr(remote, "BLOCK", 1000)
     filled().save("s3://bucket/a.mrdc")
     kill_at(server, monkeypatch, "read", 6)
@@ -195,7 +195,7 @@ def test_the_server_dies_while_a_memory_is_read(
 def test_the_server_dies_before_a_memory_is_written(
     server: Server, photos: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The work is kept here."""
+    """The work is kept locally."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kill_at(server, monkeypatch, "put", 1)
     line = cli.refused("pack", photos, *FLAGS, "-o", "s3://bucket/a.mrdc").rstrip()

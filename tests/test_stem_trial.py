@@ -32,7 +32,7 @@ Stem = Callable[[Tensor, nn.BatchNorm2d], Tensor]
 
 @pytest.fixture
 def reach(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Imports a script of the trial."""
+    """Import a script of the trial."""
     for folder in ("benchmarks", "benchmarks/stem"):
         monkeypatch.syspath_prepend(ROOT / folder)
     return import_module
@@ -76,7 +76,7 @@ def agree(stem: Stem, x: Tensor, rtol: float = 1e-4, atol: float = 1e-4) -> None
 @interpreted
 @pytest.mark.parametrize("size", [(2, 4, 8, 8), (3, 8, 7, 10), (1, 2, 9, 5), (2, 64, 25, 24)])
 def test_fused_and_plain_stem_agree(fused: Any, size: tuple[int, ...]) -> None:
-    """Also for odd sides, and for more pixels than a program handles."""
+    """For odd sides, too, and for more pixels than one program handles."""
     agree(fused.norm_pool, torch.randn(size) * 3 + 1)
 
 
@@ -88,13 +88,13 @@ def test_the_first_of_equal_values_wins(fused: Any) -> None:
 
 @interpreted
 def test_bf16_maps_agree_but_for_rounding(fused: Any) -> None:
-    """The interpreter cuts numbers off to make them bf16, where a GPU rounds them."""
+    """The interpreter truncates to bf16, where a GPU rounds."""
     agree(fused.norm_pool, torch.randn(2, 4, 9, 8).bfloat16(), rtol=0.02, atol=0.1)
 
 
 @interpreted
 def test_a_map_that_is_not_a_number_shows(fused: Any) -> None:
-    """Training that diverges must not look healthy."""
+    """Diverging training must not look healthy."""
     x = torch.randn(1, 2, 4, 4)
     x[0, 0, 0, 0] = torch.nan
     out = fused.norm_pool(x, batch_norm(2))
@@ -134,7 +134,7 @@ def test_every_variant_takes_the_same_steps(
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="for a process without interpreter")
 def test_kernels_in_the_interpreter() -> None:
-    """The tests above, in a process of their own."""
+    """The tests above, in their own process."""
     env = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "pytest", "-m", "not gpu", __file__]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""How many images/s does Avalanche train on, without and with a teacher (LwF with replay)?
+"""Training speed of Avalanche in images/s, without and with a teacher (LwF with replay).
 
-Needs avalanche-lib. With replay half of each batch is new and half is replayed, so an epoch of the
+Needs avalanche-lib. With replay, half of each batch is new and half is replayed, so an epoch of the
 second phase has twice as many images as there are new ones.
 """
 
@@ -21,7 +21,7 @@ from timing import VIEW, Clock, DoneError, Setup, Timed, options, require_resnet
 
 
 class Photos(Dataset[tuple[Image.Image, int]]):
-    """Image files and labels, as torchvision's ImageFolder has them."""
+    """Image files and labels, like torchvision's ImageFolder."""
 
     def __init__(self, files: list[tuple[str, int]]):
         self.files = files

@@ -1,4 +1,4 @@
-"""How many images/s does Mammoth train on, without and with a teacher (iCaRL)?
+"""Training speed of Mammoth in images/s, without and with a teacher (iCaRL).
 
 Needs a clone of Mammoth. Its `resnet18` has a 3x3 stem; `resnet18_spr` is the usual one. It keeps
 decoded images of one size in RAM, so it decodes no file while it trains; each sample is a training
@@ -37,7 +37,7 @@ from timing import (
     version_of,
 )
 
-SIDE = 256  # of the decoded squares
+SIDE = 256  # pixels, of the decoded squares
 Pixels = NDArray[np.uint8]
 
 
@@ -58,7 +58,7 @@ def in_ram(setup: Setup, split: str) -> tuple[Pixels, NDArray[np.int64]]:
 
 
 class Decoded(Dataset[tuple[Any, ...]]):
-    """Decoded images, in the form that Mammoth asks for."""
+    """Decoded images in the format that Mammoth expects."""
 
     def __init__(self, data: Pixels, targets: NDArray[np.int64], train: bool):
         self.data, self.targets, self.train = data, targets, train
@@ -76,7 +76,7 @@ class Decoded(Dataset[tuple[Any, ...]]):
 
 
 def register(setup: Setup) -> None:
-    """Make our folder a data set of Mammoth, named photos."""
+    """Register our folder as a Mammoth data set named photos."""
     base = import_module("datasets.utils.continual_dataset")
     arrays = {split: in_ram(setup, split) for split in ("train", "test")}
 

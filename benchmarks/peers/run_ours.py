@@ -1,7 +1,7 @@
-"""How many images/s does mrdc train on, without and with a teacher (iCaRL), on the same images?
+"""Training speed of mrdc in images/s, without and with a teacher (iCaRL), on the same images.
 
-`usual`: images on the card, bf16, compiled. `stream`: files decoded in every epoch, fp32, not
-compiled, as the other libraries do.
+`usual`: images on the GPU, bf16, compiled. `stream`: files decoded in every epoch, fp32, not
+compiled, as in the other libraries.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ PATHS: dict[str, dict[str, Any]] = {
 
 
 class Watch(Keeper):
-    """Reports each epoch but the first of a phase."""
+    """Reports every epoch except the first of a phase."""
 
     def __init__(self, setup: Setup, **facts: Any):
         self.setup, self.facts, self.images = setup, facts, 0

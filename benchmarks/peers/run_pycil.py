@@ -1,6 +1,6 @@
-"""How many images/s does PyCIL train on, without and with a teacher (iCaRL)?
+"""Training speed of PyCIL in images/s, without and with a teacher (iCaRL).
 
-Needs a clone of PyCIL. Its ResNet-18 has a 7x7 stem only if the phases have equally many classes.
+Needs a clone of PyCIL. Its ResNet-18 has a 7x7 stem only if all phases have equally many classes.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ from timing import (
 
 
 def use_photos(data: Any, setup: Setup) -> None:
-    """Let PyCIL's ImageNet-100 read our folder, where its users write a path."""
+    """Make PyCIL's ImageNet-100 read our folder; its users edit the path in the code."""
 
     def found(self: Any) -> None:
         for split in ("train", "test"):
@@ -38,7 +38,7 @@ def use_photos(data: Any, setup: Setup) -> None:
 
 
 def keep_first(learner: Any, count: int, manager: Any, per_class: int) -> None:
-    """Keep the first images of each class: PyCIL's choice takes long and is not measured."""
+    """Keep the first images of each class: PyCIL's selection is slow and not measured."""
     data, labels = [], []
     for label in range(learner._known_classes, learner._total_classes):
         paths, _, _ = manager.get_dataset([label], source="train", mode="test", ret_data=True)

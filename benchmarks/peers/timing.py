@@ -35,14 +35,14 @@ class DoneError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """What every library is given.
+    """Settings that all libraries get.
 
     Attributes:
         data: folder with train/ and test/, each with a folder per class.
-        classes: classes of each of the two phases.
+        classes: classes per phase.
         epochs: epochs measured in each phase, after a warm-up.
-        repeat: times that each image is listed, so that starting worker processes for every
-            epoch weighs less.
+        repeat: how often each image is listed, so that starting worker processes in every
+            epoch matters less.
         kept: originals per class replayed in the second phase.
     """
 
@@ -80,19 +80,19 @@ def options(question: str | None) -> argparse.ArgumentParser:
     """Flags of every script here."""
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--data", type=Path, required=True, help="a folder with train/ and test/")
-    parser.add_argument("--classes", type=int, default=100, help="of each of two phases")
-    parser.add_argument("--epochs", type=int, default=2, help="measured in each phase")
-    parser.add_argument("--batch", type=int, default=128, help="images of a step")
-    parser.add_argument("--workers", type=int, default=16, help="processes of a loader")
-    parser.add_argument("--repeat", type=int, default=2, help="times each image is listed")
+    parser.add_argument("--classes", type=int, default=100, help="classes per phase")
+    parser.add_argument("--epochs", type=int, default=2, help="epochs measured per phase")
+    parser.add_argument("--batch", type=int, default=128, help="images per step")
+    parser.add_argument("--workers", type=int, default=16, help="loader processes")
+    parser.add_argument("--repeat", type=int, default=2, help="how often each image is listed")
     parser.add_argument("--kept", type=int, default=20, help="originals per class to replay")
-    parser.add_argument("--version", help="of the library, if its folder is not a git clone")
+    parser.add_argument("--version", help="library version, if it cannot be found")
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     return parser
 
 
 def setup_of(given: argparse.Namespace) -> Setup:
-    """The flags of `options`; paths become absolute, as Mammoth changes the folder."""
+    """The flags of `options`; paths are made absolute because Mammoth changes directory."""
     return Setup(
         given.data.resolve(),
         given.classes,
@@ -106,7 +106,7 @@ def setup_of(given: argparse.Namespace) -> Setup:
 
 
 def clone(folder: Path, marker: str) -> Path:
-    """A clone of a library, made importable."""
+    """Make a clone of a library importable; returns its absolute path."""
     folder = folder.resolve()
     if not (folder / marker).exists():
         sys.exit(f"{folder} is not a clone of this library: it has no {marker}")
@@ -115,7 +115,7 @@ def clone(folder: Path, marker: str) -> Path:
 
 
 def version_of(folder: Path, given: str | None) -> str | None:
-    """The commit of a clone, or the version that the user gives."""
+    """The version given by the user, else the commit of the clone."""
     if given or not (folder / ".git").exists():
         return given
     command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
@@ -165,7 +165,7 @@ class Clock:
 
 
 class Timed:
-    """A loader whose epochs a clock measures; otherwise the loader."""
+    """Wraps a loader so that a clock measures its epochs."""
 
     def __init__(self, loader: Any, clock: Clock):
         self.loader, self.clock = loader, clock
@@ -181,7 +181,7 @@ class Timed:
 
 
 def report(setup: Setup, phase: int, epoch: int, images: int, seconds: float, **facts: Any) -> None:
-    """Emit a point: one epoch of a library."""
+    """Emit the speed of one epoch."""
     emit(
         "peers",
         phase=phase,
@@ -201,5 +201,5 @@ def report(setup: Setup, phase: int, epoch: int, images: int, seconds: float, **
 
 
 def seeded() -> None:
-    """Seed torch, as far as a library does not."""
+    """Seed torch, for a library that does not."""
     torch.manual_seed(SEED)

@@ -1,9 +1,9 @@
-"""Batch norm, 3 x 3 max-pool of stride 2 and ReLU as one operator, to train on a GPU.
+"""Batch norm, 3 x 3 max-pool of stride 2 and ReLU as one operator, for training on a GPU.
 
-Only one pixel of each window gets a gradient. The plain operators do not use that: they spread
+Only one pixel of each window gets a gradient. The plain operators do not exploit that: they spread
 the gradient over the full map, then reduce it for the batch norm. Here the forward pass keeps,
-for each window, which pixel won and what the convolution had put there; the sums of the batch
-norm's backward pass then need a quarter of the map, and one pass over it writes the gradient.
+for each window, which pixel won and the convolution's output there; the sums of the batch norm's
+backward pass then need a quarter of the map, and one pass over it writes the gradient.
 
 A window's winner is the first of its highest values after rounding to the dtype of the map, as in
 `F.max_pool2d` after `F.batch_norm`. The number of channels must be a power of two.
@@ -15,7 +15,7 @@ import kernels
 import torch
 from torch import Tensor, nn
 
-FORWARD, SUMS, SPREAD = (16, 4), (32, 4), (16, 4)  # pixels and warps of a program, the best tried
+FORWARD, SUMS, SPREAD = (16, 4), (32, 4), (16, 4)  # pixels and warps per program, the best tried
 ROWS = 256  # pixels that a program sums
 
 
@@ -39,7 +39,7 @@ def norm_pool(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
 def pool(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Pooled map (n, c, h / 2, w / 2), the inputs that won, and where they stand (uint8).
+    """Pooled map (n, c, h / 2, w / 2), the inputs that won, and their positions (uint8).
 
     Winners are numbered 0 to 8 by rows; 9 means that the ReLU is 0 and passes no gradient. The
     gradient of x includes its part through mean and rstd, which must be the statistics of x.
@@ -57,7 +57,7 @@ def pool(
 def _pooled(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for the result."""
+    """Allocate the outputs."""
     n, c, h, w = x.shape
     size = (n, c, (h + 1) // 2, (w + 1) // 2)
     out, peak, tap = (

@@ -3,7 +3,7 @@
 
 A program handles some pixels (a tile) of the pooled map, of one image, times all channels. Window
 (i, j) covers rows 2i - 1 to 2i + 1 and columns 2j - 1 to 2j + 1 of the map. Offsets within an image
-are 32-bit numbers, those of images 64-bit.
+are 32-bit numbers, offsets of images 64-bit.
 """
 
 import triton
@@ -33,8 +33,8 @@ def forward(
         here = ((pixel < count) & (row >= 0) & (row < h) & (column >= 0) & (column < w))[:, None]
         value = tl.load(x + (row * w + column)[:, None] * c + channel[None, :], here, other=0.0)
         y = (value.to(tl.float32) - centre) * rate * scale + shift
-        y = y.to(out.dtype.element_ty).to(tl.float32)  # so that ties are those of the plain code
-        better = here & ((y > best) | (y != y))  # not a number wins, as in torch
+        y = y.to(out.dtype.element_ty).to(tl.float32)  # so that ties match the plain code
+        better = here & ((y > best) | (y != y))  # NaN wins, as in torch
         best = tl.where(better, y, best)
         raw = tl.where(better, value, raw)
         place = tl.where(better, number, place)
@@ -52,7 +52,7 @@ def sums(
     grad, peak, tap, mean, rstd, parts, count,
     c: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Sums of dy and of dy * xhat, of `rows` pixels each, to parts (programs, 2, c)."""
+    """Write sums of dy and of dy * xhat, over `rows` pixels each, to parts (programs, 2, c)."""
     first = tl.program_id(0).to(tl.int64) * rows
     channel = tl.arange(0, c)
     centre, rate = tl.load(mean + channel), tl.load(rstd + channel)

@@ -6,17 +6,17 @@
     norm_pool       batch norm, max-pool and ReLU of ResNet-18's stem as one operator (fused.py)
     teacher_cudnn   the teacher's convolutions with bias, ReLU and shortcut by cuDNN (teacher.py)
 
-Rule: a variant goes into src/mrdc/nn if its whole step gains 3 % or more (`ratio` <= 0.97).
+Rule: a variant goes into src/mrdc/nn if its whole step is at least 3 % faster (`ratio` <= 0.97).
 
-Known, from one H200 at commit 2d4dbd5 of a branch, not in a result file: the operator's gradients
-agree with those of the plain ones to 5e-8 in fp32, its output in bf16 is identical; at a batch of
-128 its kernels take 0.190 ms (forward), 0.052 ms (sums) and 0.175 ms (spread), there still for any
-number of channels. The gradients of a whole step in bf16 are 0.005 apart with norm_pool, 0.011 with
-teacher_cudnn and 0.27 without compiling, which is rounding. No whole step has been timed.
+Known from one H200 at commit 2d4dbd5 of a branch, not in a result file: the operator's gradients
+agree with the plain ones to 5e-8 in fp32, and its output in bf16 is identical. With a batch of 128
+its kernels, which then allowed any number of channels, took 0.190 ms (forward), 0.052 ms (sums) and
+0.175 ms (spread). Gradients of a whole step in bf16 differ by 0.005 with norm_pool, 0.011 with
+teacher_cudnn and 0.27 without compiling, all from rounding. No whole step has been timed.
 
-Each variant is compiled and recorded first (38, 17 and 4 s when nothing is cached), then they take
-turns. One that fails is reported and left out. Differences (`_apart`) are those of one step from
-the same weights, relative to today's.
+All variants are first compiled and recorded (38, 17 and 4 s when nothing is cached), then take
+turns. One that fails is reported and left out. Differences (`_apart`) are measured over one step
+from the same weights, relative to today's.
 """
 
 import copy
@@ -49,7 +49,7 @@ Nets = tuple[Net, Net]  # student and teacher
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run, and where."""
+    """The size of the trial, and its device."""
 
     device: str = "cuda"
     network: str = "resnet18"
@@ -115,7 +115,7 @@ class Trial:
         return loss.detach(), torch.cat(grads)
 
     def steps(self, net: Net, old: Net) -> Callable[[], None]:
-        """Training for a round, warm and on a GPU recorded."""
+        """A function that trains for a round, after warm-up and, on a GPU, recording."""
         on_gpu = self.size.device == "cuda"
         training = TrainSettings(batch_size=self.size.batch, lr=1e-3)
         trained = [p for p in net.parameters() if p.requires_grad]
@@ -157,7 +157,7 @@ def measure(size: Size) -> None:
     for make in (trial.today, trial.norm_pool, trial.teacher_cudnn):
         name, start = make.__name__, time.perf_counter()
         if start - begin > LIMIT:
-            print(f"{name} is left out: no time", flush=True)
+            print(f"{name} is left out: out of time", flush=True)
             continue
         try:
             nets = make()

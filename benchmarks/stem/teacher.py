@@ -1,4 +1,4 @@
-"""A teacher whose convolutions cuDNN runs together with bias, ReLU and shortcut, in bf16."""
+"""A bf16 teacher whose convolutions cuDNN fuses with bias, ReLU and shortcut."""
 
 import copy
 
@@ -11,7 +11,7 @@ from mrdc.nn.resnet import Block, ResNet
 
 
 def with_cudnn(old: Net, batch: int) -> Net:
-    """A copy of a folded network; only its compiled code, for one batch size, uses cuDNN so."""
+    """A copy of a folded network; only its compiled code, for one batch size, fuses with cuDNN."""
     old = copy.deepcopy(old)
     for block in [module for module in old.modules() if isinstance(module, Block)]:
         if isinstance(block.shortcut, nn.Sequential):
@@ -26,7 +26,7 @@ def with_cudnn(old: Net, batch: int) -> Net:
 
 
 def maps(net: Net, images: Tensor) -> tuple[Tensor, ...]:
-    """Maps of the stages; the first convolution is that of `mrdc.nn.resnet.blockwise`."""
+    """Maps of the stages; the first convolution is done as in `mrdc.nn.resnet.blockwise`."""
     backbone, last = net.backbone, torch.channels_last
     assert isinstance(backbone, ResNet) and backbone.conv1.bias is not None
     x = F.pad((images.float() - net.mean) / net.std, (4, 2, 4, 2))

@@ -8,7 +8,7 @@ from mrdc._utils.clock import Clock
 
 
 class Hands:
-    """A clock set by hand."""
+    """A clock set by the test."""
 
     now = 100.0
 
@@ -39,7 +39,7 @@ def test_inner_part_stops_the_outer_clock(hands: Hands) -> None:
 
 
 def test_parts_add_up(hands: Hands) -> None:
-    """A part may be entered again, inside itself, and inside another."""
+    """A part may be entered again, inside itself or inside another."""
     clock = Clock()
     with clock.part("a"):
         hands.now += 1
@@ -51,7 +51,7 @@ def test_parts_add_up(hands: Hands) -> None:
 
 
 def test_failing_part_is_counted(hands: Hands) -> None:
-    """And the clock keeps working."""
+    """The clock also keeps working afterwards."""
     clock = Clock()
     with pytest.raises(RuntimeError), clock.part("a"):
         hands.now += 1

@@ -1,4 +1,4 @@
-"""Files on file systems that refuse this and that."""
+"""Writing on file systems that refuse some calls."""
 
 import errno
 import fcntl
@@ -14,7 +14,7 @@ from mrdc.experiments.folder import lock
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, number: int) -> None:
-    """Let a call fail, for folders if it is fsync."""
+    """Make a call fail; fsync fails only for folders."""
     original = getattr(module, name)
 
     def call(file: Any, *more: Any) -> Any:
@@ -29,7 +29,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, number: in
 def test_a_folder_that_cannot_be_synced_still_holds_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some file systems refuse that; only a disk error is reported, and as what it is."""
+    """Some file systems refuse to sync folders; only a real disk error is reported."""
     for number in (errno.EINVAL, errno.EACCES):
         refusing(monkeypatch, os, "fsync", number)
         with whole_file(tmp_path / "a") as file:
@@ -59,7 +59,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(
 def test_what_killed_processes_left_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But neither a file that is being written, nor that of another name, nor a new one."""
+    """Files being written, files of other names and new files are kept."""
     names = [".a[.mrdc.0001.tmp", ".a[.mrdc.0002.tmp", ".b.mrdc.0003.tmp", ".a[.mrdc.new.tmp"]
     for name in names:
         (tmp_path / name).touch()

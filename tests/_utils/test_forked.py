@@ -36,7 +36,7 @@ def test_processes_are_used_unless_there_is_one() -> None:
 
 
 def test_little_work_is_done_by_threads() -> None:
-    """The number of processes grows with the work, up to that of the cores."""
+    """The number of processes grows with the work, up to the number of cores."""
     most = WORTH // EACH
     assert crew(99, WORTH) == crew(99, WORTH // 4, 4) == Crew(most, forked=True)
     assert crew(99, WORTH + EACH) == Crew(most + 1, forked=True)
@@ -69,7 +69,7 @@ def test_a_killed_process_is_reported_now_and_later() -> None:
 
 
 def test_processes_end_with_the_one_that_forked_them() -> None:
-    """Also if it is killed, and Ctrl-C does not disturb them."""
+    """They end even if it is killed, and ignore Ctrl-C."""
     reading, writing = os.pipe()
     parent = os.fork()
     if not parent:
@@ -81,7 +81,7 @@ def test_processes_end_with_the_one_that_forked_them() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(writing)
     with open(reading) as pipe:
-        assert pipe.read().isdecimal()  # and the end, when no process has it open any more
+        assert pipe.read().isdecimal()  # up to the end, once no process has it open
     os.waitpid(parent, 0)
 
 

@@ -1,4 +1,4 @@
-"""Sequences that are computed as far as they are read."""
+"""Sequences that are computed only as far as they are read."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ def test_computes_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_any_order_computes_nothing() -> None:
-    """Also after a function was applied; an ordinary list is its own."""
+    """The same after applying a function; an ordinary list is returned as it is."""
     calls: list[int] = []
     found = squares(1000, calls).map(lambda n: n + 1)
     assert set(unordered(found)) == {n * n + 1 for n in range(1000)} and not calls

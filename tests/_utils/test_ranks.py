@@ -1,4 +1,4 @@
-"""The place of a process among others, and moments without interruption."""
+"""Rank of a process, and sections without interruption."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from mrdc._utils.threads import workers
 
 
 def test_alone_unless_torchrun_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some clusters set one of its variables."""
+    """Some of torchrun's variables, which clusters may set, are not enough."""
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert (rank(), ranks(), local_rank(), local_ranks()) == (0, 1, 0, 1)
     for name, value in {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}.items():

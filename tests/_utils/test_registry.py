@@ -28,7 +28,7 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_unknown_name_lists_the_choices() -> None:
-    """With a guess if one is close."""
+    """The message suggests a close name if there is one."""
     with pytest.raises(UsageError, match=r"unknown shape 'x': choose from circle, square$"):
         shapes().find("x")
     with pytest.raises(UsageError, match=r"unknown shape 'squar': .*did you mean 'square'\?"):
@@ -36,7 +36,7 @@ def test_unknown_name_lists_the_choices() -> None:
 
 
 def test_entry_points_are_loaded_when_a_name_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the registry's own group; they do not replace what is there."""
+    """Only those of the registry's own group; they do not replace existing names."""
     asked: list[str] = []
 
     def points(group: str) -> list[EntryPoint]:
@@ -73,7 +73,7 @@ def test_objects_are_registered_under_their_own_names() -> None:
 
 
 def test_plugin_module_registers_a_selector(plugins: Path) -> None:
-    """Here, and through the environment in processes started from here."""
+    """In this process and, through the environment, in its child processes."""
     (plugins / "own_selector.py").write_text(
         "from mrdc.planning.selection import SELECTORS, nearest_mean\n"
         "SELECTORS['own'] = nearest_mean\n"
@@ -87,7 +87,7 @@ def test_plugin_module_registers_a_selector(plugins: Path) -> None:
 
 @pytest.mark.parametrize("name", ["broken_plugin", "no_such_plugin"])
 def test_plugin_that_cannot_be_imported_is_named(plugins: Path, name: str) -> None:
-    """Whatever it raises."""
+    """The message names the module, whatever it raises."""
     (plugins / "broken_plugin.py").write_text("1 / 0\n")
     with pytest.raises(UsageError, match=rf"--plugin {name}: cannot be imported \(.+\)"):
         import_plugins([name])

@@ -35,7 +35,7 @@ def test_local_paths_stay_local(tmp_path: Path) -> None:
 def test_a_listing_answers_for_everything_below(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folders, files and sizes; names that no path has are left out."""
+    """Folders, files and sizes; names that cannot be paths are left out."""
     for name in ("a/1.jpg", "a/b/2.jpg", "a/.x", "top.csv", "a//3.jpg", "a/../4.jpg"):
         MemoryFileSystem().pipe_file(f"{bucket}/data/{name}", name.encode())
     put(f"{bucket}/data2/5.jpg")
@@ -55,7 +55,7 @@ def test_a_listing_answers_for_everything_below(
 
 
 def test_parts_of_an_object(bucket: str) -> None:
-    """By range, as a file, and as text; without the bytes it is refused."""
+    """Read as a range, as a file and as text; a range beyond the end is an error."""
     url = put(f"{bucket}/x")
     assert stores.read(url, 2, 5) == b"234" and stores.read(url, 5, 5) == b""
     with as_path(url).open("rb") as file:
@@ -79,7 +79,7 @@ def test_parts_of_an_object(bucket: str) -> None:
 def test_an_object_appears_whole_or_not_at_all(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fails on the way leaves nothing; what the store refuses stays here."""
+    """A failed write leaves nothing; a file that the store refuses is kept locally."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = as_path(f"{bucket}/x")
     with pytest.raises(ZeroDivisionError), whole_file(path) as file:
@@ -98,7 +98,7 @@ def test_an_object_appears_whole_or_not_at_all(
 def test_the_last_file_of_a_folder_comes_last(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not if another has failed."""
+    """It is not uploaded if another upload has failed."""
     names = [str(number) for number in range(50)]
     for name in names:
         (tmp_path / name).write_text(name)
@@ -116,7 +116,7 @@ def test_the_last_file_of_a_folder_comes_last(
     ],
 )
 def test_unknown_schemes(url: str, message: str) -> None:
-    """The message has the known ones."""
+    """The message lists the known schemes."""
     with pytest.raises(UsageError, match=message):
         as_path(url).exists()
 
@@ -132,7 +132,7 @@ def test_unknown_schemes(url: str, message: str) -> None:
 def test_missing_packages(
     scheme: str, module: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has the command that installs them."""
+    """The message gives the command that installs them."""
     monkeypatch.setitem(sys.modules, module, None)
     stores._store.cache_clear()
     with pytest.raises(MissingError, match=message):
@@ -140,7 +140,7 @@ def test_missing_packages(
 
 
 def test_a_url_without_a_name(bucket: str) -> None:
-    """Nothing can be written there."""
+    """Such a URL cannot be written to."""
     for url in (bucket, f"{bucket}/"):
         with pytest.raises(OutputError, match="names no object; write it as memory://bucket/name"):
             stores.check_bucket(url)
@@ -157,7 +157,7 @@ def test_a_url_without_a_name(bucket: str) -> None:
 def test_reasons(
     error: Exception, message: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line for what each store raises in its own way."""
+    """Each store's own exceptions become one line."""
 
     def fail(*_: object, **__: object) -> None:
         raise error

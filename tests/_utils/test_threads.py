@@ -14,7 +14,7 @@ from mrdc._utils.threads import ordered, workers
 def test_one_thread_per_core_up_to_eight(
     cores: int | None, asked: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless a number is given."""
+    """This is the default; a given number is used as it is."""
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     with workers(asked) as pool:
         assert pool._max_workers == threads
@@ -23,14 +23,14 @@ def test_one_thread_per_core_up_to_eight(
 @pytest.mark.parametrize("window", [1, 3, 1000])
 @pytest.mark.parametrize("jobs", [0, 1, 50])
 def test_results_come_in_order(jobs: int, window: int) -> None:
-    """Whatever the window."""
+    """The order does not depend on the window."""
     with workers(4) as pool:
         found = list(ordered(pool, lambda n: n * n, range(jobs), window))
     assert found == [(n, n * n) for n in range(jobs)]
 
 
 def test_all_threads_have_work() -> None:
-    """Also if jobs are so many that they come in groups."""
+    """This also holds if there are so many jobs that they are grouped."""
     lock, running, most = Lock(), 0, 0
 
     def job(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Import from a clone whose packages have everyday names: utils, models, datasets."""
+"""Import from a clone whose packages have common names: utils, models, datasets."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Avalanche's own strategies over memories of ours; `./scripts/test --adapters` installs it."""
+"""Avalanche's own strategies with our memories; `./scripts/test --adapters` installs it."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,7 +98,7 @@ def byte_replay_of(policy: Any) -> Any:
 
 
 def test_a_quality_is_chosen_by_the_strategys_own_network(root: Path) -> None:
-    """Once, in the first experience."""
+    """It is chosen once, in the first experience."""
     from avalanche.training.supervised import Naive
 
     from mrdc.adapters.avalanche import byte_replay
@@ -114,7 +114,7 @@ def test_a_quality_is_chosen_by_the_strategys_own_network(root: Path) -> None:
 
 
 def test_icarl_der_and_task_labels(root: Path) -> None:
-    """Strategies with a storage of their own kind, and a stream that knows tasks."""
+    """Strategies with their own kind of storage, and a stream with task labels."""
     from avalanche.training.supervised import DER, ICaRL, Replay
 
     from mrdc.adapters.avalanche import use_mrdc

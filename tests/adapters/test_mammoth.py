@@ -1,4 +1,4 @@
-"""The buffer for Mammoth, driven as its er, derpp and icarl drive theirs."""
+"""The buffer for Mammoth, used as er, derpp and icarl use theirs."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ def _seeded(seeded: None) -> None:
 
 
 def test_a_stream_stays_within_the_budget() -> None:
-    """As er does it: draw, then add; the budget covers logits."""
+    """Draw, then add, as er does; the budget covers logits."""
     buffer = use_mrdc(SimpleNamespace(buffer=None), "20kB", quality=50)
     for step in range(20):
         images, labels, logits = batch(8 * step)
@@ -48,7 +48,7 @@ def test_a_stream_stays_within_the_budget() -> None:
 
 
 def test_what_is_drawn_belongs_together() -> None:
-    """Image, label, logits and index of the same example; the image as far as JPEG keeps it."""
+    """Image, label, logits and index belong to one example; the image is equal up to JPEG error."""
     buffer = ByteBuffer("1MB", quality=95)
     images, labels, logits = batch(0)
     buffer.add_data(images, labels, logits)
@@ -63,7 +63,7 @@ def test_what_is_drawn_belongs_together() -> None:
 
 
 def test_tasks_can_be_masked() -> None:
-    """By task labels, or by classes per task; indices and both views on request."""
+    """Masks by task labels or by classes per task; indices and both views on request."""
     buffer = ByteBuffer("1MB")
     images, labels, _ = batch(0)
     buffer.add_data(images, labels, task_labels=labels // 2)
@@ -79,7 +79,7 @@ def test_tasks_can_be_masked() -> None:
 
 
 def test_what_is_added_again_is_not_encoded_again() -> None:
-    """As icarl's end of a task: read all, empty, add the best again."""
+    """Read all, empty, and add the best again, as icarl does at the end of a task."""
     buffer = ByteBuffer("1MB", quality=30)
     images, labels, _ = batch(0)
     buffer.add_data(images, labels)

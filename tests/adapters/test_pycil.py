@@ -82,7 +82,7 @@ class Network(nn.Module):
 
 
 class BaseLearner:
-    """PyCIL's, as far as the mixin uses it."""
+    """PyCIL's `BaseLearner`, as far as the mixin uses it."""
 
     feature_dim, _device = 8, "cpu"
 
@@ -127,7 +127,7 @@ def test_exemplars_within_bytes(paths: bool, tmp_path: Path, seeded: None) -> No
 
 
 def test_a_quality_is_chosen_once(seeded: None) -> None:
-    """By R_q, from the first classes."""
+    """R_q chooses it from the first classes."""
     model: Any = Learner()
     store = use_mrdc(model, "30kB", classes=CLASSES)
     manager = Manager(None)

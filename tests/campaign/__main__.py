@@ -1,4 +1,4 @@
-"""Run the campaign and print what became of it."""
+"""Run the campaign and print the outcome."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Memory files that were changed and got a new, right checksum."""
+"""Memory files that were changed and given a new, valid checksum."""
 
 import json
 from contextlib import suppress
@@ -45,7 +45,7 @@ class Parts:
         return np.frombuffer(part, kinds[entry["dtype"]]).reshape(entry["shape"])
 
     def join(self, checksum: str | None = None) -> bytes:
-        """The file, with a right checksum unless another one is given."""
+        """The file, with a valid checksum unless another one is given."""
         text = self.meta if isinstance(self.meta, str) else json.dumps(self.meta)
         metadata = {**self.metadata, "memory": text, "sha256": ZEROS.decode()}
         raw = json.dumps({"__metadata__": metadata, **self.header}, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Run cases: each must end in time, with a result or one line about what is wrong."""
+"""Run cases: each must end in time, with a result or a one-line error."""
 
 import contextlib
 import io
@@ -26,16 +26,16 @@ class FaultError(AssertionError):
 
 @dataclass(frozen=True)
 class Area:
-    """A kind of case: `prepare` makes what all cases of a folder share, and returns the case."""
+    """A kind of case: `prepare` sets up what its cases share in a folder, and returns the case."""
 
     name: str
     prepare: Callable[[Path], Case]
-    share: float = 1.0  # of the cases asked for; others cost more than these
+    share: float = 1.0  # of the requested cases: lower where cases are slow
 
 
 @dataclass
 class Tally:
-    """What became of the cases of an area."""
+    """Outcomes of the cases of an area."""
 
     area: str
     cases: int = 0
@@ -54,7 +54,7 @@ class Tally:
 
 
 def run_area(area: Area, cases: int, seed: int) -> Tally:
-    """Run the cases `seed`, `seed + 1`, ... of an area; each is the same on every machine."""
+    """Run the cases `seed`, `seed + 1`, ... of an area, which are the same on every machine."""
     tally = Tally(area.name)
     with TemporaryDirectory() as folder:
         case = area.prepare(Path(folder))
@@ -92,7 +92,7 @@ def in_time() -> Iterator[None]:
 
 
 def command(*arguments: object) -> int:
-    """`mrdc` in this process: done (0) or refused (2), never a fault; returns which."""
+    """Run `mrdc` in this process; returns 0 (done) or 2 (refused), and raises on a fault."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])

@@ -23,7 +23,7 @@ STRANGE = (
 
 
 def files() -> list[bytes]:
-    """A small image in every format that can be written here."""
+    """A small image in every format that this machine can write."""
     made = []
     for number, kind in enumerate(FORMATS):
         if kind not in NEEDS or features.check(NEEDS[kind]):

@@ -1,4 +1,4 @@
-"""Processes that are killed at random moments leave whole files or none."""
+"""Processes killed at random moments leave complete files or none."""
 
 import os
 import signal

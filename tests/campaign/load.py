@@ -1,4 +1,4 @@
-"""Time against size: ranking, filling, saving and opening grow like the number of images."""
+"""Time against size: ranking, filling, saving and opening grow linearly with the images."""
 
 import math
 import time
@@ -33,14 +33,14 @@ def prepare(folder: Path) -> Case:
     files = [jpeg(n, 60, 8, 8) for n in range(64)]
 
     def file(number: int) -> bytes:
-        """A small image, another one for every number."""
+        """A small image, different for every number."""
         return files[number % 64] + number.to_bytes(4, "little")
 
     def photos(count: int, label: int = 0) -> list[Photo]:
         return [Photo(f"{label}/{n}", partial(file, n)) for n in range(count)]
 
     def rank(count: int) -> None:
-        """200 picks of one class."""
+        """Pick 200 images of one class."""
         rows = np.random.default_rng(0).random((count, 128), np.float32)
         lazy_ranking(herding, rows, 0)[:200]
 
@@ -52,7 +52,7 @@ def prepare(folder: Path) -> Case:
         assert len(MemoryFile(folder / "m.mrdc")) == count
 
     def classes(count: int) -> None:
-        """One image each of many classes."""
+        """Store one image each of many classes."""
         memory = ReplayMemory("1GB", "original")
         memory.add({label: photos(1, label) for label in range(count)})
         memory.save(folder / "m.mrdc")

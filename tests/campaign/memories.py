@@ -16,7 +16,7 @@ from tests.conftest import jpeg
 
 
 def memories(folder: Path) -> list[Path]:
-    """One memory with boxes, values and notes, one of other settings, and one of several."""
+    """One memory with boxes, values and notes, one with other settings, one with two qualities."""
     boxed = ReplayMemory("20kB", "jpeg", 30)
     boxed.boxes = {"0/1": np.array([[0, 1, 8, 9, 1]], np.float32)}
     boxed.box_classes = ("cat", "dog")

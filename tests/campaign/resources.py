@@ -1,4 +1,4 @@
-"""Commands with little memory, few threads, few open files or a small file size."""
+"""Commands with limits on memory, threads, open files or file size."""
 
 import os
 import resource
@@ -46,7 +46,7 @@ def prepare(folder: Path) -> Case:
             timeout=50,
             preexec_fn=lambda: resource.setrlimit(kind, (most, most)),
         )
-        started = "mrdc" in done.stderr or done.returncode == 0  # else Python itself could not
+        started = "mrdc" in done.stderr or done.returncode == 0  # else Python itself failed
         if started and (done.returncode not in (0, 2) or "Traceback" in done.stderr):
             raise FaultError(f"{arguments[0]} with {most:,}: {done.stderr[-300:]}")
         if arguments[0] == "pack" and output.exists() and audit(output).problems:

@@ -1,4 +1,4 @@
-"""What people pack: folders with odd names, CSV and COCO files with odd contents."""
+"""Data that users pack: folders with odd names, CSV and COCO files with odd contents."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A small part of the campaign, and more of it with -m slow."""
+"""A small part of the campaign; -m slow runs more of it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Pillow warns about damaged
 
 @pytest.mark.parametrize("area", [area.name for area in FUZZED])
 def test_a_few_cases(area: str) -> None:
-    """None is a fault; `python -m tests.campaign` runs more."""
+    """No case is a fault; `python -m tests.campaign` runs more."""
     tally = run_area(AREAS[area], cases=25, seed=0)
     assert not tally.failures, "\n".join(tally.failures)
 

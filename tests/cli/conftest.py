@@ -1,4 +1,4 @@
-"""Fixtures of tests of commands."""
+"""Fixtures for tests of commands."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it: help, lists, exit codes, pipes."""
+"""The command line as a new user sees it: help, lists, exit codes, pipes."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def test_help_names_the_commands(cli: Cli) -> None:
 
 @pytest.mark.parametrize("verb", ["run", "sweep"])
 def test_help_of_runs(verb: str, cli: Cli) -> None:
-    """With the flags, and with the defaults of a name."""
+    """The help lists the flags; after the name of a preset, with its defaults."""
     assert cli(verb, "--help") == 0
     assert f"mrdc {verb} NAME --data DATA" in " ".join(cli.out.split())
     flags = ("--phases", "--memory.quality", "--train.epochs", "--set", "--plugin", "--skip-bad")
@@ -72,7 +72,7 @@ def test_quick_answers_do_not_import_torch(memory: Path, tmp_path: Path) -> None
 
 
 def test_list_names_methods_and_presets(cli: Cli) -> None:
-    """Recipes first; `list presets` has all."""
+    """Recipes come first; `list presets` shows all presets."""
     names = cli.json("list")
     assert set(names) == {"methods", "codecs", "selectors", "datasets", "presets", "studies"}
     assert names["methods"] == [*METHODS, *SCENE_METHODS]
@@ -132,7 +132,7 @@ def test_unknown_names_are_refused(verb: str, arguments: str, message: str, cli:
     ],
 )
 def test_flags_that_the_parser_refuses(arguments: str, flag: str, cli: Cli) -> None:
-    """In its own words, on standard error, with exit code 2."""
+    """The parser's own message goes to standard error, with exit code 2."""
     assert cli(*arguments.split()) == 2
     assert cli.out == "" and flag in cli.err and "Traceback" not in cli.err
 
@@ -171,7 +171,7 @@ CODECS["slow"] = Slow()
 
 @pytest.mark.parametrize("signals", [["SIGINT"], ["SIGHUP"], ["SIGINT", "SIGTERM"]])
 def test_ctrl_c_leaves_nothing_behind(signals: list[str], photos: Path, tmp_path: Path) -> None:
-    """In the middle of packing with a slow codec; the second signal ends it without a word."""
+    """While packing with a slow codec; a second signal ends it without a message."""
     (tmp_path / "slow.py").write_text(SLOW)
     paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     before = {path.name for path in tmp_path.iterdir()}
@@ -207,7 +207,7 @@ def test_ctrl_c_leaves_nothing_behind(signals: list[str], photos: Path, tmp_path
 def test_too_little_memory_is_one_line(
     error: Exception, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it is noticed."""
+    """This holds wherever the error occurs."""
 
     def fail(*arguments: object) -> int:
         raise error
@@ -217,7 +217,7 @@ def test_too_little_memory_is_one_line(
 
 
 def test_other_faults_are_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours keeps its traceback."""
+    """A bug of ours keeps its traceback."""
 
     def fail(*arguments: object) -> int:
         raise RuntimeError("a fault")

@@ -37,7 +37,7 @@ def sound(path: Path, cli: Cli) -> None:
 
 
 def test_images_are_added(memory: Path, more: Path, cli: Cli) -> None:
-    """By class name, as the memory encodes them, within its budget."""
+    """Classes match by name; the memory's own encoding and budget apply."""
     before = cli.json("info", memory)
     found = cli.json("add", memory, more, *RANDOM)
     sound(memory, cli)
@@ -54,7 +54,7 @@ def test_images_are_added(memory: Path, more: Path, cli: Cli) -> None:
 def test_new_images_are_ranked_like_those_packed(
     memory: Path, photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    """By herding; all at once or into an empty memory, the result is the same."""
+    """By herding; adding all to an empty memory gives the same result as packing."""
     flags = ["--budget", "4/class", "--quality", "50"]
     cli("pack", photos, *flags, "-o", tmp_path / "packed")
     cli("remove", memory, "class0", "class1", "class2")
@@ -65,7 +65,7 @@ def test_new_images_are_ranked_like_those_packed(
 
 
 def test_bad_images_are_skipped_and_listed(memory: Path, more: Path, cli: Cli) -> None:
-    """Or refused; then the file stays."""
+    """Without --skip-bad they are refused, and the file stays unchanged."""
     (more / "owl" / "bad.jpg").write_bytes(b"text")
     before = memory.read_bytes()
     assert cli("add", memory, more, *RANDOM) == 2
@@ -76,7 +76,7 @@ def test_bad_images_are_skipped_and_listed(memory: Path, more: Path, cli: Cli) -
 
 
 def test_classes_are_removed(memory: Path, tmp_path: Path, cli: Cli) -> None:
-    """By name or label, in place or into another file; the other images stay."""
+    """By name or label, in place or into another file; other images are kept."""
     before, output = memory.read_bytes(), tmp_path / "b.mrdc"
     found = cli.json("remove", memory, "class0", "2", "-o", output)
     assert (found["removed"], found["classes"]) == (["class0", "class2"], 1)
@@ -89,7 +89,7 @@ def test_classes_are_removed(memory: Path, tmp_path: Path, cli: Cli) -> None:
 
 
 def test_budgets_are_changed(memory: Path, cli: Cli) -> None:
-    """The lowest ranks go; a larger budget keeps everything."""
+    """The lowest ranks are dropped; a larger budget keeps everything."""
     before = streams(memory)
     found = cli.json("rebudget", memory, "1/class")
     assert 3 <= found["items"] < found["items_before"] == len(before)
@@ -100,7 +100,7 @@ def test_budgets_are_changed(memory: Path, cli: Cli) -> None:
 
 
 def test_files_are_merged(memory: Path, more: Path, tmp_path: Path, cli: Cli) -> None:
-    """Classes by name, images as they are, also of another quality and with values."""
+    """Classes match by name; images of another quality or with values are kept as they are."""
     second = ReplayMemory("1MB", "jpeg", 20, class_names={0: "owl", 4: "class1"})
     for label in (0, 4):
         values = {"logits": np.eye(6), "task": [label] * 6}
@@ -171,7 +171,7 @@ def test_wrong_usage_changes_nothing(
 def test_a_killed_change_leaves_the_old_file_or_the_new(
     verb: str, moment: Moment, memory: Path, more: Path, cli: Cli
 ) -> None:
-    """As by `kill -9`; afterwards the same command does its work."""
+    """Killed as by `kill -9`; running the same command again succeeds."""
     rest = {
         "add": [memory, more, *RANDOM],
         "remove": [memory, "class0"],
@@ -200,7 +200,7 @@ def renamed(road: Path, folder: Path) -> Path:
 
 
 def test_scenes_keep_their_boxes(road: Path, tmp_path: Path, cli: Cli) -> None:
-    """When they are added or merged; an image that is there already is refused."""
+    """When added or merged; an image that is already stored is refused."""
     other = renamed(road, tmp_path / "other")
     one, two, both = (tmp_path / f"{name}.mrdc" for name in ("one", "two", "both"))
     for source, path in ((road, one), (other, two)):

@@ -20,7 +20,7 @@ from tests.processes import Cli
 
 
 def test_plan_for_people(photos: Path, cli: Cli) -> None:
-    """One row per candidate, the budget in originals, the choice in a sentence."""
+    """One row per candidate, the budget in originals, and the choice in a sentence."""
     assert cli("plan", photos, "--budget", "4/class", "--quality", "80", "30") == 0
     assert "3 classes, 24 images" in cli.out and "12 originals" in cli.out
     rows = [line for line in cli.out.splitlines() if line.startswith("jpeg ")]
@@ -29,7 +29,7 @@ def test_plan_for_people(photos: Path, cli: Cli) -> None:
 
 
 def test_plan_and_pack_agree(photos: Path, tmp_path: Path, cli: Cli) -> None:
-    """Plan writes nothing, and measures R_q whatever the selector."""
+    """Plan writes nothing, and measures R_q with any selector."""
     flags = [photos, "--budget", "4/class", "--quality", "80", "30"]
     plan = cli.json("plan", *flags)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "photos"]
@@ -41,7 +41,7 @@ def test_plan_and_pack_agree(photos: Path, tmp_path: Path, cli: Cli) -> None:
 
 
 def test_info_and_audit(memory: Path, cli: Cli) -> None:
-    """As JSON, and in words; the file has ordinary permissions."""
+    """As JSON and as text; the file has ordinary permissions."""
     audit = cli.json("audit", memory)
     assert set(audit) == {"ok", "items", "payload_bytes", "budget_bytes", "file_bytes", "problems"}
     assert audit["ok"] is True
@@ -64,7 +64,7 @@ def test_numbers_for_people() -> None:
 
 
 def test_boxes(road: Path, tmp_path: Path, cli: Cli) -> None:
-    """Their number, their classes, and those left out."""
+    """Their number, their classes, and the ones left out."""
     flags = ["--budget", "1MB", "--quality", "50"]
     assert cli("pack", road, *flags, "-o", tmp_path / "a") == 0
     assert "19 boxes of 2 classes; 1 below 1 pixel left out; 1 crowd region left out" in cli.out
@@ -145,7 +145,7 @@ def test_odd_bytes_in_names_do_not_reach_the_terminal(
 
 
 def test_brackets_in_names_are_printed_as_they_are(photos: Path, tmp_path: Path, cli: Cli) -> None:
-    """Rich would take those of two names together, or of one, for markup or an emoji."""
+    """Rich would take brackets, of one name or of two together, for markup or an emoji."""
     (photos / "class0").rename(photos / "a[")
     (photos / "class1").rename(photos / "[red]:smile:")
     for stray in ("n.txt", "].txt"):
@@ -158,7 +158,7 @@ def test_brackets_in_names_are_printed_as_they_are(photos: Path, tmp_path: Path,
 
 
 def test_a_long_name_is_printed_at_once(cli: Cli) -> None:
-    """Highlighting would take half a minute."""
+    """Highlighting it would take half a minute."""
     start = time.monotonic()
     Screen().print("Ignored: " + "1" * 20_000)
     assert time.monotonic() - start < 5
@@ -182,7 +182,7 @@ def test_a_long_name_is_printed_at_once(cli: Cli) -> None:
     ],
 )
 def test_plan_refuses(arguments: str, message: str, photos: Path, tmp_path: Path, cli: Cli) -> None:
-    """In one line, with exit code 2 and nothing on standard output."""
+    """One line, exit code 2, and nothing on standard output."""
     (tmp_path / "empty").mkdir()
     places = {"PHOTOS": photos, "EMPTY": tmp_path / "empty", "NOWHERE": tmp_path / "nowhere"}
     assert message in cli.refused("plan", *(places.get(a, a) for a in arguments.split()))
@@ -209,7 +209,7 @@ def damage(photos: Path, kind: str) -> str:
 def test_bad_files_are_refused_or_skipped(
     kind: str, flags: list[str], photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    """By name; with --skip-bad the rest is packed and the file is listed, also in the memory."""
+    """They are named; with --skip-bad the rest is packed, and the memory lists them, too."""
     name = damage(photos, kind)
     command = ["pack", photos, "--budget", "1MB", "-o", tmp_path / "m", *flags]
     assert name in cli.refused(*command)
@@ -227,7 +227,7 @@ def test_files_without_permission(photos: Path, cli: Cli) -> None:
 
 
 def test_a_damaged_memory_is_refused_and_audited(memory: Path, tmp_path: Path, cli: Cli) -> None:
-    """A flipped byte in an image: audit finds it, export refuses it. Cut short: all refuse it."""
+    """A flipped byte in an image: audit finds it, export refuses it. A cut file: all refuse it."""
     data = bytearray(memory.read_bytes())
     data[-100] ^= 4
     memory.write_bytes(data)
@@ -246,7 +246,7 @@ def test_a_damaged_memory_is_refused_and_audited(memory: Path, tmp_path: Path, c
 
 
 def test_pack_replaces_memories_only(memory: Path, photos: Path, cli: Cli) -> None:
-    """With --force; never an input, a folder or a device, nor into a missing folder."""
+    """With --force; it never replaces an input, a folder or a device, nor creates a folder."""
     command = ["pack", photos, "--budget", "1MB", *FAST, "-o"]
     for victim in (photos / "class0" / "00.jpg", photos, Path(os.devnull)):
         err = cli.refused(*command, victim, "--force")

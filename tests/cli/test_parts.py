@@ -47,7 +47,7 @@ def test_every_command_takes_a_folder(folder: Path, tmp_path: Path, cli: Cli) ->
 
 
 def test_wrong_outputs_change_nothing(folder: Path, photos: Path, tmp_path: Path, cli: Cli) -> None:
-    """A file and a folder do not replace each other, nor does anything replace other things."""
+    """A file and a folder do not replace each other, and neither replaces anything else."""
     pack = ["pack", photos, "--budget", "1MB", *FAST, "-o"]
     parts = ["--part-size", "1MB"]
     before = {file: file.read_bytes() for file in folder.iterdir()}
@@ -68,7 +68,7 @@ def test_wrong_outputs_change_nothing(folder: Path, photos: Path, tmp_path: Path
 
 
 def test_an_interrupted_pack_is_repeated(photos: Path, tmp_path: Path, cli: Cli) -> None:
-    """A folder with parts but without a manifest is no memory, and no obstacle."""
+    """A folder with parts but no manifest is not a memory, and does not get in the way."""
     left = tmp_path / "m" / "part-00000-0123456789ab.mrdc"
     left.parent.mkdir()
     left.write_text("unfinished")

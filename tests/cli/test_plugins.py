@@ -31,7 +31,7 @@ SHORT = [*SMALL, "--train.epochs", "1", "--phases", "1", "--memory.codec", "mine
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module on the path, which is forgotten afterwards."""
+    """A module on the path, unloaded afterwards."""
     before = [(registry, dict(registry)) for registry in (METHODS, CODECS, DATASETS)]
     (tmp_path / "my_plugin.py").write_text(MODULE)
     (tmp_path / "broken_plugin.py").write_text("1 / 0\n")
@@ -46,7 +46,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_plugin_in_runs_and_sweeps(plugin: str, tmp_path: Path, cli: Cli) -> None:
-    """The processes of a sweep import it, too."""
+    """The processes of a sweep also import it."""
     given = ["mine-mrdc", "--data", "mine-data", *SHORT, "--plugin", plugin]
     assert "unknown recipe" in cli.refused("run", *given[:-2])
     found = cli.json("run", *given, "--memory.quality", "50", "--out", tmp_path / "run")
@@ -76,7 +76,7 @@ def test_a_plugin_in_plans(plugin: str, photos: Path, cli: Cli) -> None:
 def test_an_entry_point(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    """Another package's method needs no flag."""
+    """A method of an installed package needs no flag."""
 
     def points(group: str) -> list[EntryPoint]:
         point = EntryPoint("theirs", f"{__name__}:LwF", group)

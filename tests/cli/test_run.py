@@ -25,7 +25,7 @@ SHORT = [*SMALL, "--train.epochs", "1", "--phases", "1"]
 
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails with a ZeroDivisionError when training starts."""
+    """Raise a ZeroDivisionError when training starts."""
     monkeypatch.setattr("mrdc.experiments.classes.learn_classes", lambda *a, **b: 1 / 0)
 
 
@@ -93,7 +93,7 @@ def test_run_refuses(
 
 
 def test_a_strict_budget_without_room_leaves_no_folder(tmp_path: Path, cli: Cli) -> None:
-    """Refused with the bytes that the network takes."""
+    """The message gives the bytes that the network takes."""
     flags = ["--memory.strict-budget", "--device", "cpu", "--out", tmp_path / "run"]
     err = cli.refused("run", "textures-lucir-aanets", *flags)
     assert "but the extra parameters of the network take" in err and "raise the budget" in err
@@ -102,7 +102,7 @@ def test_a_strict_budget_without_room_leaves_no_folder(tmp_path: Path, cli: Cli)
 
 @pytest.mark.parametrize("recipe", ["lwf-mrdc", "finetune"])
 def test_weights_that_are_no_longer_finite(recipe: str, photos: Path, tmp_path: Path) -> None:
-    """After the last step of an epoch: one line, not a traceback or a result."""
+    """After the last step of an epoch: one line, neither a traceback nor a result."""
     flags = ["--data", photos, *SHORT, "--train.lr", "1e6", "--out", tmp_path / "run", "--json"]
     process = Running("run", recipe, *flags, "--first", "equal", "--train.batch-size", "32")
     assert process.wait() == 2
@@ -151,7 +151,7 @@ def test_all_bad_images_are_found_before_any_training(
 def test_a_bad_image_is_named_with_its_side(
     split: str, side: str, tmp_path: Path, cli: Cli
 ) -> None:
-    """Both sides have files of the same names."""
+    """The training and test sides have files of the same names."""
     for name in ("train", "val"):
         make_photos(tmp_path / "data" / name, classes=2, images=2)
     (tmp_path / "data" / split / "class1" / "00.jpg").write_bytes(b"junk")
@@ -162,7 +162,7 @@ def test_a_bad_image_is_named_with_its_side(
 def test_bad_images_are_skipped(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    """The result lists them; a resumed run leaves out the same ones, though they are mended."""
+    """The result lists them; a resumed run skips the same ones, even if they are repaired."""
     bad = [photos / "class0" / "00.jpg", photos / "class1" / "03.jpg"]
     for file in bad:
         file.write_bytes(b"")
@@ -194,7 +194,7 @@ def test_a_class_left_empty_is_refused(photos: Path, tmp_path: Path, cli: Cli) -
 def test_the_budget_is_checked_without_the_bad_images(
     photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    """Though the first image of a class cannot be read."""
+    """Here the first image of a class cannot be read."""
     for file in sorted((photos / "class0").iterdir())[:4]:
         file.write_bytes(b"junk")
     flags = ["--skip-bad", "--memory.budget", "100B", "--out", tmp_path / "run"]
@@ -248,13 +248,13 @@ def test_plans_without_a_terminal(photos: Path, monkeypatch: pytest.MonkeyPatch,
 def test_qualities_of_a_memory_in_words(
     quality: Any, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One, or each of those chosen after a phase."""
+    """A single quality, or the quality chosen after each phase."""
     kept(Console(), result(quality=quality, memory=MemorySummary(90, 100, 7)))
     assert capsys.readouterr().out == f"Memory: 7 images as {words}, 90 of 100 bytes (8/class)\n"
 
 
 def test_test_images_that_are_training_images_are_reported(tmp_path: Path, cli: Cli) -> None:
-    """When a run starts and when it ends, in its result and on its page."""
+    """At the start and the end of a run, in its result and on its page."""
     make_photos(tmp_path / "data" / "train", classes=3, images=8)
     test = make_photos(tmp_path / "data" / "test", classes=3, images=8)
     for number, file in enumerate(sorted(test.rglob("*.jpg"))):
@@ -273,7 +273,7 @@ def test_test_images_that_are_training_images_are_reported(tmp_path: Path, cli: 
 def test_the_usual_folder(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    """Under runs/, with the recipe, the data, the phases and the seed."""
+    """Under runs/, named after the recipe, data, phases and seed."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ZeroDivisionError):
         cli("run", "lwf", "--data", photos, "--phases", "1", "--seed", "7")
@@ -283,7 +283,7 @@ def test_the_usual_folder(
 def test_a_folder_called_textures_is_not_synthetic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes before the built-in images; another registered set is not synthetic either."""
+    """It takes precedence over the built-in images; other registered sets are not synthetic."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(DATASETS, "mine", DATASETS["textures"])
     assert (built_in("textures"), usual_size("textures")) == (True, 64)
@@ -293,7 +293,7 @@ def test_a_folder_called_textures_is_not_synthetic(
 
 
 def test_a_last_batch_of_one_image(photos: Path, tmp_path: Path, cli: Cli) -> None:
-    """Nine images in batches of eight, of 32 px through a 7x7 stem."""
+    """Nine 32-px images in batches of eight, through a 7x7 stem."""
     for file in (photos / "class0").iterdir():
         if file.stem > "03":  # three to train on, and six of class1
             file.unlink()
@@ -303,7 +303,7 @@ def test_a_last_batch_of_one_image(photos: Path, tmp_path: Path, cli: Cli) -> No
 
 
 def test_the_papers_number_is_for_the_papers_settings() -> None:
-    """Another seed and other data keep it; another budget or network does not."""
+    """Another seed or other data keep it; another budget or network does not."""
     preset: Any = named("cub-5-lucir-mrdc").preset.settings
     assert as_published(replace(preset, data="elsewhere", seed=7, threads=3), preset)
     assert not as_published(replace(preset, phases=1), preset)

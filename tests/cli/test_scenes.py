@@ -28,7 +28,7 @@ def tiny_detectors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def given(recipe: str, out: Path, *more: object, data: Path | str = "shapes") -> list[object]:
-    """A command; other data than shapes has fewer scenes."""
+    """A command line; data other than shapes has fewer scenes."""
     fewer = [] if data == "shapes" else ["--labelled", "4", "--unlabelled", "3"]
     return ["run", recipe, "--data", data, *FEW, *fewer, "--out", out, *more]
 
@@ -53,7 +53,7 @@ def coco(tmp_path: Path) -> Path:
 
 
 def test_a_run_from_its_command_to_its_folder(tmp_path: Path, cli: Cli) -> None:
-    """AP by phase in the result and in the last line; the same command again answers at once."""
+    """AP by phase in the result and the last line; a second time the command answers at once."""
     out = tmp_path / "run"
     command = given("unbiased-teacher-mrdc", out)
     found = cli.json(*command)
@@ -83,7 +83,7 @@ def test_two_arms_share_their_first_phase(coco: Path, tmp_path: Path, cli: Cli) 
 
 
 def test_unknown_values_are_not_zero(coco: Path, tmp_path: Path, cli: Cli) -> None:
-    """There is no precision without a pseudo label; counts by class are in words."""
+    """Precision without pseudo labels is unknown; counts by class are in words."""
     more = ["--set", "threshold=0.99"]
     assert cli(*given("pseudo-labels-finetune", tmp_path / "run", *more, data=coco)) == 0
     assert "precision: -\n" in cli.out and "recall: 0\n" in cli.out
@@ -110,7 +110,7 @@ def test_unknown_values_are_not_zero(coco: Path, tmp_path: Path, cli: Cli) -> No
     ],
 )
 def test_mistakes_are_refused(more: str, message: str, tmp_path: Path, cli: Cli) -> None:
-    """In one line, and without a folder."""
+    """One line, and no folder."""
     err = cli.refused(*given("unbiased-teacher-mrdc", tmp_path / "run", *more.split()))
     assert message in err
     assert not (tmp_path / "run").exists()
@@ -138,7 +138,7 @@ def test_wrong_weights_leave_no_folder(
 
 
 def test_boxes_below_a_pixel_are_left_out(coco: Path, tmp_path: Path, cli: Cli) -> None:
-    """Of training and of test scenes."""
+    """In training and in test scenes."""
     for split in ("train", "val"):
         file = coco / f"{split}.json"
         whole = json.loads(file.read_text())
@@ -152,7 +152,7 @@ def test_boxes_below_a_pixel_are_left_out(coco: Path, tmp_path: Path, cli: Cli) 
 def test_a_damaged_image_is_refused_or_skipped(
     name: str, coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    """Of either split, though its header can be read; a resumed run leaves out the same."""
+    """In either split, although its header can be read; a resumed run skips the same ones."""
     damaged = coco / "images" / name
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-200])
@@ -174,7 +174,7 @@ def test_a_damaged_image_is_refused_or_skipped(
 
 
 def test_too_many_damaged_images_are_refused(coco: Path, tmp_path: Path, cli: Cli) -> None:
-    """Also with --skip-bad: the phases would lack images."""
+    """Even with --skip-bad: the phases would lack images."""
     for number in range(8):
         (coco / "images" / f"{number}.jpg").write_bytes(b"junk")
     command = given("unbiased-teacher-mrdc", tmp_path / "run", "--skip-bad", data=coco)
@@ -186,7 +186,7 @@ def test_too_many_damaged_images_are_refused(coco: Path, tmp_path: Path, cli: Cl
 def test_test_scenes_used_for_training_are_reported(
     where: str, coco: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    """With labels or without."""
+    """Whether they are used with or without labels."""
     (coco / where).mkdir(exist_ok=True)
     for number in range(15):  # whichever are drawn
         (coco / where / f"{number}.jpg").write_bytes(jpeg(101))
@@ -198,7 +198,7 @@ def test_test_scenes_used_for_training_are_reported(
 def test_strips_are_refused_before_any_work(
     where: str, coco: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    """Scaling would leave no pixel of them."""
+    """Scaling would leave them without a pixel."""
     strip = CODECS["jpeg"].encode(np.zeros((3, 600, 3), np.uint8), 50)
     if where == "unlabelled":
         (coco / where).mkdir()
@@ -226,7 +226,7 @@ def test_a_detector_counts_parts_of_a_phase(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_stream_says_who_decodes(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what was measured, and again only if images are kept elsewhere."""
+    """With the measured rates, and again only if images are kept elsewhere."""
     progress, rates = RunProgress(False), {"nvjpeg": 18204.4, "processes": 9100.0}
     streamed: dict[str, Any] = {"resident": "stream", "by_nvjpeg": 1200, "images_per_second": rates}
     for phase, where in enumerate((streamed, streamed, {"resident": "gpu"})):
@@ -239,7 +239,7 @@ def test_a_stream_says_who_decodes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None:
-    """R_q averaged over the phases of the run with originals; a folder without it is refused."""
+    """R_q is averaged over the phases of the run with originals; a folder without it is refused."""
     folders: dict[str, dict[str, Any]] = {"first": {"mean_choice": 50}, "bare": {}}
     row = {"codec": "jpeg", "quality": 50, "quantity": [3], "by_phase": [9.0], "mean": 9.0}
     folders["none"] = {"volume_ratios": [row | {"verdict": "lost"}], "accuracy": [50.0]}

@@ -18,7 +18,7 @@ from tests.stores import bucket as bucket
 
 
 def test_from_a_bucket_to_a_bucket(photos: Path, tmp_path: Path, bucket: str, cli: Cli) -> None:
-    """Every command gives what it gives for files."""
+    """Every command gives the same results as for files."""
     source, url, path = upload(photos, f"{bucket}/photos"), f"{bucket}/a.mrdc", tmp_path / "a.mrdc"
     here, there = (planned(as_path(one)).to_json() for one in (photos, source))
     assert here | {"seconds": 0} == there | {"seconds": 0}
@@ -38,7 +38,7 @@ def test_from_a_bucket_to_a_bucket(photos: Path, tmp_path: Path, bucket: str, cl
 
 
 def test_changes(photos: Path, tmp_path: Path, bucket: str, cli: Cli) -> None:
-    """In place, and into another object."""
+    """In place and into another object."""
     url = f"{bucket}/a.mrdc"
     cli.json("pack", photos, "--budget", "4/class", *FAST, "-o", url)
     assert cli.json("remove", url, "class1")["classes"] == 2
@@ -50,7 +50,7 @@ def test_changes(photos: Path, tmp_path: Path, bucket: str, cli: Cli) -> None:
 
 
 def test_what_exists_is_not_replaced(photos: Path, tmp_path: Path, bucket: str, cli: Cli) -> None:
-    """As for files."""
+    """The same rules apply as for files."""
     url, flags = f"{bucket}/a.mrdc", ["--budget", "4/class", *FAST]
     cli.json("pack", photos, *flags, "-o", url)
     assert "a.mrdc: exists; pass --force" in cli.refused("pack", photos, *flags, "-o", url)
@@ -86,7 +86,7 @@ def test_what_is_refused(
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In one line; nothing is written."""
+    """One line, and nothing is written."""
     monkeypatch.chdir(photos.parent)
     before = sorted(photos.parent.iterdir())
     assert message in cli.refused(*arguments.split())
@@ -96,7 +96,7 @@ def test_what_is_refused(
 def test_a_lost_connection(
     photos: Path, bucket: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stops a pack, also one that skips bad images, and nothing is written."""
+    """It stops a pack, even one that skips bad images, and nothing is written."""
     source = upload(photos, f"{bucket}/photos")
     before = objects()
     break_store(monkeypatch, "cat_file", after=7)
@@ -109,7 +109,7 @@ def test_a_lost_connection(
 def test_a_run_is_published(
     tmp_path: Path, bucket: str, cli: Cli, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its results last; the same command publishes it again, another run does not."""
+    """Its results come last; the same command publishes it again, another run does not."""
     flags = ["textures-lucir-mrdc", *SMALL, "--train.epochs", "1", "--phases", "1"]
     flags += ["--out", str(tmp_path / "run"), "--publish", f"{bucket}/run"]
     with monkeypatch.context() as patch:
@@ -129,7 +129,7 @@ def test_a_run_is_published(
 
 
 def test_what_is_published(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Config, last checkpoint, memory, then the results; twice is once, another run is refused."""
+    """Config, last checkpoint, memory, then results; repeating is harmless, another run refused."""
     names = ["config.json", "memory-02.mrdc", "phase-02.safetensors", "results.jsonl"]
     for name in [*names, "phase-01.safetensors", "lock", ".x.tmp"]:
         (tmp_path / name).write_text(name)

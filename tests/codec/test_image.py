@@ -80,7 +80,7 @@ def test_exif_orientation_is_applied(format: str, orientation: int) -> None:
 
 
 def test_upright_detects_exif() -> None:
-    """Only streams that nothing can turn take the fast path."""
+    """Only streams that certainly need no rotation take the fast path."""
     exif = Image.Exif()
     exif[0x0112] = 6
     assert upright(jpeg(0))
@@ -122,7 +122,7 @@ def test_an_exif_block_in_parts_is_left_to_pillow() -> None:
 
 
 def test_xmp_orientation_is_applied() -> None:
-    """Like Pillow, and so like most readers."""
+    """As in Pillow, and so in most readers."""
     mark = b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
     block = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">' + mark + b"</x:xmpmeta>"
     data = file(Image.fromarray(pixels(1, 24, 40)), "JPEG", xmp=block)
@@ -171,7 +171,7 @@ def test_a_jpeg_of_very_many_scans_is_refused() -> None:
 
 
 def test_threads_share_the_room_for_decoding() -> None:
-    """Never more than the limit in use, but an image larger than all of it is decoded alone."""
+    """Never more than the limit is in use; an image larger than the limit is decoded alone."""
     room, most = Room(10), list[int]()
 
     def use(size: int) -> None:

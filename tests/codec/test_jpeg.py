@@ -88,5 +88,5 @@ def test_sides_of_a_plain_stream_are_in_its_header(subsampling: str) -> None:
     ],
 )
 def test_other_streams_are_not_plain(stream: bytes) -> None:
-    """Grey, CMYK, progressive, RGB, turned, cut short, or no JPEG at all."""
+    """Grey, CMYK, progressive, RGB, rotated, cut short, or not a JPEG."""
     assert plain_sides(stream) is None

@@ -40,14 +40,14 @@ def test_any_cut_is_a_jpeg_of_the_same_size(
 
 @given(SIDES, LEVELS, LEVELS)
 def test_a_cut_of_a_cut_is_the_direct_cut(side: int, first: int, second: int) -> None:
-    """However many steps lead there, the bytes are the same."""
+    """The bytes do not depend on the number of steps."""
     stream = encoded(side)
     assert cut(cut(stream, first), second) == cut(stream, min(first, second))
 
 
 @given(SIDES, LEVELS)
 def test_a_cut_keeps_the_scans_in_order(side: int, scans: int) -> None:
-    """A cut is a prefix of the file and the marker of its end, and no longer than more scans."""
+    """A cut is a prefix of the file plus an end marker, no longer than one with more scans."""
     stream = encoded(side)
     part = cut(stream, scans)
     assert part.endswith(END) and stream.startswith(part[:-2])
@@ -85,7 +85,7 @@ def test_a_changed_byte_breaks_the_checksum_of_its_scan(scans: int, data: st.Dat
 
 
 def test_scans_of_another_file_or_order_do_not_match() -> None:
-    """Checksums run over all scans before, so none can be left out, swapped or replaced."""
+    """Checksums include all earlier scans, so none can be left out, swapped or replaced."""
     stream, other = encoded(), CODEC.encode(pixels(9, 40, 56), 75)
     ends, theirs = scan_ends(stream), scan_ends(other)
     assert not scans_intact(stream[: ends[1]] + stream[ends[2] :])
@@ -106,14 +106,14 @@ def test_other_streams_have_no_scans(stream: bytes) -> None:
 
 
 def test_a_cut_keeps_at_least_a_scan() -> None:
-    """A header alone is no image."""
+    """A header alone is not an image."""
     with pytest.raises(UsageError, match="scans must be at least 1, got 0"):
         cut(encoded(), 0)
 
 
 @given(SIDES, SIDES, LEVELS)
 def test_cuts_share_the_header_of_their_quality(height: int, width: int, scans: int) -> None:
-    """A memory stores it once; the body of a cut is the start of the body of the whole."""
+    """A memory stores it once; the body of a cut is a prefix of the full body."""
     stream, tables = encoded(height, width), CODEC.tables(75)
     part = cut(stream, scans)
     assert split(part)[0] == tables
@@ -122,7 +122,7 @@ def test_cuts_share_the_header_of_their_quality(height: int, width: int, scans: 
 
 
 def test_another_encoder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Levels of a memory that fades stand for certain scans."""
+    """The levels of a fading memory stand for certain scans."""
     monkeypatch.setattr(mrdc.codec.jpeg_progressive, "SCANS", 9)
     with pytest.raises(UsageError, match=r"an encoder that writes 9 scans.*this Pillow writes 10"):
         encoded()

@@ -22,7 +22,7 @@ IMAGE = decode(jpeg(0))
 
 
 def test_streams_are_shrunk_and_come_back_to_size() -> None:
-    """Half the sides in a smaller file that any reader opens; about the same picture again."""
+    """Half the sides, in a smaller file that any reader opens; decoding restores the size."""
     half = CODECS.find("jpeg@0.5")
     stream = half.encode(IMAGE, 90)
     height, width = IMAGE.shape[:2]
@@ -67,7 +67,7 @@ def test_a_scale_cannot_blow_up_an_image() -> None:
 
 
 def test_a_memory_knows_the_scale_of_every_image(tmp_path: Path) -> None:
-    """By class: one at half size, one at full size; source bytes that were kept are not scaled."""
+    """One class at half size, one at full size; source bytes that were kept are not scaled."""
     small = CODECS["jpeg"].encode(IMAGE[:8, :8], 5)  # cannot be made smaller
     memory = ReplayMemory("1MB", "jpeg@0.5", 90)
     memory.add({0: [jpeg(1), small]})

@@ -38,7 +38,7 @@ LATER_STAGES = ("bic", "lucir", "podnet", "tpcil", "mnemonics", "lucir-dde")
 
 @pytest.fixture(autouse=True, scope="module")
 def narrow_and_single_threaded() -> Iterator[None]:
-    """A second thread gains nothing for tiny networks, and waits long on a busy machine."""
+    """A second thread does not help tiny networks, and waits long on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +71,7 @@ def start(method: str, keeper: Remembers, settings: LearnSettings = SETTINGS) ->
 
 @dataclass
 class Outcome:
-    """Everything that a setting which changes no number must leave alone."""
+    """Everything that must not depend on settings which change no number."""
 
     measured: list[dict[str, Any]]
     network: dict[str, Tensor]
@@ -110,12 +110,12 @@ def unbroken(method: str) -> tuple[Remembers, Sequence[PhaseResult], list[Head]]
 
 @pytest.fixture(scope="module", params=METHODS)
 def method(request: pytest.FixtureRequest) -> str:
-    """Every method; all its tests run one after the other, and share its unbroken run."""
+    """Every method; its tests run one after the other and share its unbroken run."""
     return str(request.param)
 
 
 def test_learns_better_than_by_chance_within_its_budget(method: str) -> None:
-    """By half, on average; memories hold every class seen, more images than originals, not all."""
+    """By half, on average; memories hold every class, more images than originals, but not all."""
     keeper, results, _ = unbroken(method)
     assert results[0].accuracy > 80
     chance = [100 / seen for seen in (2, 3, 5)]
@@ -136,7 +136,7 @@ def test_learns_better_than_by_chance_within_its_budget(method: str) -> None:
 
 
 def test_resumes_after_and_in_the_middle_of_a_phase(method: str) -> None:
-    """Or before a later stage, with any threads: every number, weight and stored byte agrees."""
+    """Also before a later stage, with any threads: every number, weight and stored byte agrees."""
     whole, results, _ = unbroken(method)
     for epoch in (EPOCHS // 2, EPOCHS)[: 1 + (method in LATER_STAGES)]:
         keeper = Remembers(stop=(2, epoch), saved=whole.saved[:2])
@@ -169,7 +169,7 @@ def test_compression_leaves_the_first_phase_alone(method: str) -> None:
 
 
 def test_the_main_stage_leaves_old_rows_alone(method: str) -> None:
-    """Bit by bit, in spite of weight decay; the scale is trained."""
+    """Bit for bit, despite weight decay; the scale is trained."""
     keeper, _, heads = unbroken(method)
     if not isinstance(heads[1], Split):
         pytest.skip("all rows of a linear head learn")

@@ -40,6 +40,6 @@ def test_distinct_indices_and_a_prefix(
     ],
 )
 def test_a_larger_count_ranks_everything(select: Selector, features: np.ndarray) -> None:
-    """One more than there are images, also of degenerate features."""
+    """One more than there are images; also with degenerate features."""
     n = len(features)
     assert sorted(select(features, n + 1, 0).tolist()) == list(range(n))

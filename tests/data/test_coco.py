@@ -87,7 +87,7 @@ def test_a_json_becomes_scenes(road: Path) -> None:
 
 
 def test_crowds_are_kept_apart(road: Path) -> None:
-    """They are not for training."""
+    """They are not used for training."""
     entries = [box(10, [1, 1, 5, 5]), box(10, [2, 2, 9, 9], crowd=1)]
     scenes = read_scenes(write(road / "train.json", described(3, entries)))
     assert [len(part) for part in scenes.boxes] == [1, 0, 0]
@@ -128,7 +128,7 @@ def test_any_box_inside_is_kept_or_counted(parts: list[tuple[float, float, float
 
 
 def test_images_are_searched_for_in_order(road: Path) -> None:
-    """In images/ next to the json, then next to it; they may be missing on request."""
+    """In images/ next to the json, then next to the json itself; missing ones can be accepted."""
     make_images(road, 1, first=60)
     assert read_scenes(road / "train.json").photos[0].load() == jpeg(0)
     (road / "images" / "0.jpg").unlink()
@@ -160,7 +160,7 @@ def soda_layout(root: Path) -> Path:
 
 
 def test_a_folder_with_train_and_val(road: Path) -> None:
-    """Or test.json, or valid.json; without a pool of unlabelled images."""
+    """test.json and valid.json work, too; there is no pool of unlabelled images."""
     splits = open_scenes(road)
     assert (len(splits.train), len(splits.test), splits.unlabelled) == (3, 2, None)
     for name in ("test.json", "valid.json"):
@@ -170,7 +170,7 @@ def test_a_folder_with_train_and_val(road: Path) -> None:
 
 
 def test_coco_as_published(tmp_path: Path) -> None:
-    """Each split has its own folder, which a json alone finds, too."""
+    """Each split has its own folder, which is found from its json, too."""
     splits = open_scenes(coco_layout(tmp_path))
     assert splits.train.photos[0].load() == jpeg(0)
     assert splits.test.photos[0].load() == jpeg(20)
@@ -180,7 +180,7 @@ def test_coco_as_published(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [".", "SSLAD-2D"])
 def test_soda10m_as_published(given: str, tmp_path: Path) -> None:
-    """Ignoring the case of folders; boxes of the unlabelled pool are not read."""
+    """The case of folder names does not matter; boxes of the unlabelled pool are not read."""
     splits = open_scenes(soda_layout(tmp_path) / given)
     assert (len(splits.train), len(splits.test)) == (3, 2)
     assert splits.test.photos[0].load() == jpeg(20)

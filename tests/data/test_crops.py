@@ -105,7 +105,7 @@ def test_boxes_lie_inside_their_own_image(sides: list[tuple[int, int]], seed: in
 
 
 def test_half_of_the_boxes_are_mirrored() -> None:
-    """Within five deviations, and independently of the box; all by the seed."""
+    """Within five deviations, and independently of the box; the seed determines all."""
     first, again, other = (np.stack(draw(64, 64, 9, seed)) for seed in (0, 0, 1))
     assert (first == again).all() and not (first == other).all()
     crops = draw(64, 64, DRAWS)
@@ -115,7 +115,7 @@ def test_half_of_the_boxes_are_mirrored() -> None:
 
 
 def test_centre_crop_is_resize_then_crop() -> None:
-    """Like torchvision's Resize(256) and CenterCrop(224), up to rounding; of any shape."""
+    """Like torchvision's Resize(256) and CenterCrop(224), up to rounding, for any shape."""
     image = tensor(pixels(0, 300, 400))
     resized = v2.functional.resize(image, [256], antialias=True)
     expected = v2.functional.center_crop(resized, [224, 224])

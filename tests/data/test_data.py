@@ -18,7 +18,7 @@ from tests.conftest import jpeg, make_photos, pixels
 
 
 def test_a_photo_of_bytes_or_pixels() -> None:
-    """Pixels are decoded once they are needed; the digest covers bytes, or pixels and shape."""
+    """Bytes are decoded on demand; the digest covers bytes, or pixels and shape."""
     file, image = jpeg(0), pixels(0, 4, 6)
     photo, array = Photo("a.jpg", lambda: file), Photo("b", lambda: image)
     assert np.array_equal(photo.pixels(), decode(file))
@@ -56,7 +56,7 @@ def test_a_folder_of_splits_means_its_training_part(tmp_path: Path) -> None:
 
 
 def test_ignored_files_are_listed_with_the_reason(photos: Path) -> None:
-    """Except hidden ones; links to folders could lead back, or into another class."""
+    """Hidden ones are not; links to folders could lead back, or into another class."""
     (photos / "class0" / "notes.txt").write_text("hello")
     (photos / "class0" / "loop").symlink_to(photos)
     (photos / "readme.md").write_text("hello")
@@ -102,7 +102,7 @@ def test_a_csv_of_path_and_label(heading: str, photos: Path) -> None:
 def test_files_missing_from_a_csv_are_refused_at_once(
     text: str, message: str, photos: Path
 ) -> None:
-    """Unless they are accepted: then loading one reports it."""
+    """If they are accepted instead, loading one reports it."""
     (photos / "list.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         open_images(photos / "list.csv")
@@ -175,7 +175,7 @@ def test_unreadable_files_are_named_when_they_are_loaded(photos: Path) -> None:
 
 @pytest.mark.parametrize("source", ["textures", "shapes", "cifar100:{}", "imagenet-sub:{}", "{}"])
 def test_a_source_that_may_exist_is_accepted(source: str, tmp_path: Path) -> None:
-    """Without a look inside."""
+    """It is not opened."""
     check_source(source.format(tmp_path))
     check_source(tmp_path)
 
@@ -190,6 +190,6 @@ def test_a_source_that_may_exist_is_accepted(source: str, tmp_path: Path) -> Non
     ],
 )
 def test_a_source_that_does_not_exist_is_refused(source: str, message: str, tmp_path: Path) -> None:
-    """With the choices."""
+    """The message lists the choices."""
     with pytest.raises(DataError, match=message):
         check_source(source.format(tmp_path))

@@ -19,7 +19,7 @@ NAMES = ["cat", "dog", "eel", "fox"]
 
 
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says how to get it."""
+    """The message says how to install it."""
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"needs pyarrow: pip install 'mrdc\[parquet\]'"):
@@ -27,7 +27,7 @@ def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def table(**columns: Any) -> Any:
-    """A table of images and classes, with other columns in place of those."""
+    """A table of images and classes, with some columns replaced."""
     arrow = pytest.importorskip("pyarrow")
     images = [{"bytes": data, "path": None} for data in FILES]
     kind = arrow.struct({"bytes": arrow.binary(), "path": arrow.string()})
@@ -36,7 +36,7 @@ def table(**columns: Any) -> Any:
 
 
 def named(made: Any, label: str = "label") -> Any:
-    """The same table with what `datasets` notes about its columns."""
+    """The same table with the column features that `datasets` records."""
     features = {"image": {"_type": "Image"}, label: {"_type": "ClassLabel", "names": NAMES}}
     return made.replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
@@ -55,7 +55,7 @@ def write(path: Path, made: Any, rows: int = 2) -> Path:
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
 def test_the_format_of_the_hub(ending: str, tmp_path: Path) -> None:
-    """Structs of bytes, classes named in the schema; those without an image are left out."""
+    """Structs of bytes, classes named in the schema; classes without an image are left out."""
     images = open_images(write(tmp_path / f"x.{ending}", named(table())))
     assert images.classes == ("cat", "dog", "eel")
     assert [photo.load() for photo in images.photos[1]] == [FILES[0], FILES[2], FILES[5]]
@@ -77,14 +77,14 @@ def test_the_format_of_the_hub(ending: str, tmp_path: Path) -> None:
 def test_tables_without_names(
     columns: dict[str, Any], classes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Plain numbers, texts, and images without a struct."""
+    """Plain numbers, text, and images without a struct."""
     images = open_images(write(tmp_path / "x.parquet", table(**columns)))
     assert images.classes == classes
     assert len(images) == 6
 
 
 def test_other_columns_by_name(tmp_path: Path) -> None:
-    """If several fit, the message asks for them."""
+    """If several columns fit, the message asks for names."""
     path = write(tmp_path / "x.parquet", table(thumb=FILES, target=LABELS[::-1]))
     with pytest.raises(DataError, match="image, thumb may all hold images; its columns are image,"):
         open_images(path)
@@ -118,7 +118,7 @@ def test_shards_of_a_split_share_their_names(tmp_path: Path) -> None:
 
 
 def test_few_row_groups_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to a number of bytes, at least one; every image can be read in any order."""
+    """Up to a number of bytes, but at least one; images can be read in any order."""
     groups = parquet.Groups(most=len(FILES[0]) + len(FILES[1]) + 64)
     monkeypatch.setattr(parquet, "GROUPS", groups)
     images = open_images(write(tmp_path / "x.parquet", table()))
@@ -165,7 +165,7 @@ def test_columns_that_do_not_fit(columns: tuple[str, str], message: str, tmp_pat
 
 
 def test_a_row_group_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says how to write it."""
+    """The message says how to write smaller ones."""
     monkeypatch.setattr(parquet, "MAX_GROUP", 3000)
     with pytest.raises(DataError, match=r"in one row group, .* a row_group_size of about 100"):
         open_images(write(tmp_path / "x.parquet", table(), rows=6))
@@ -184,7 +184,7 @@ def test_damaged_files(spoil: Callable[[bytes], bytes], ending: str, tmp_path: P
 
 
 def test_a_file_that_vanishes(tmp_path: Path) -> None:
-    """Loading an image says so."""
+    """Loading an image reports it."""
     path = write(tmp_path / "gone.parquet", table())
     images = open_images(path)
     path.unlink()
@@ -193,7 +193,7 @@ def test_a_file_that_vanishes(tmp_path: Path) -> None:
 
 
 def save_to_disk(root: Path, made: Any) -> None:
-    """The files that `datasets` writes, as far as they are read."""
+    """Write the files of `datasets.save_to_disk` that we read."""
     root.mkdir()
     write(root / "data-00000-of-00001.arrow", made)
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
@@ -201,7 +201,7 @@ def save_to_disk(root: Path, made: Any) -> None:
 
 
 def test_a_saved_data_set(tmp_path: Path) -> None:
-    """With or without splits."""
+    """It may have splits or not."""
     save_to_disk(tmp_path / "one", named(table()))
     for source in (f"hf:{tmp_path / 'one'}", tmp_path / "one"):
         images = open_images(source)

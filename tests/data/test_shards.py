@@ -89,7 +89,7 @@ def test_shards_with_splits_in_their_names(tmp_path: Path) -> None:
 
 
 def test_a_file_may_be_called_like_a_pattern(tmp_path: Path) -> None:
-    """What exists is meant."""
+    """An existing file takes precedence."""
     assert len(open_images(shard(tmp_path / "s[1].tar", range(2), "a"))) == 2
 
 
@@ -128,7 +128,7 @@ def test_columns_of_a_csv(photos: Path) -> None:
     ],
 )
 def test_columns_that_are_not_there(text: str, message: str, tmp_path: Path) -> None:
-    """The message names what the file has."""
+    """The message lists the file's columns."""
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         open_images(tmp_path / "x.csv", columns=("file", "species"))
@@ -149,7 +149,7 @@ def in_the_classes(root: Path) -> None:
 
 @pytest.mark.parametrize("make", [in_a_folder, in_the_classes])
 def test_splits_in_unusual_places(make: Callable[[Path], None], tmp_path: Path) -> None:
-    """Below folders with nothing else, or in every class folder."""
+    """Below folders that contain nothing else, or in every class folder."""
     make(tmp_path)
     assert len(open_images(tmp_path)) == 6
     splits = open_splits(tmp_path)
@@ -157,7 +157,7 @@ def test_splits_in_unusual_places(make: Callable[[Path], None], tmp_path: Path) 
 
 
 def test_a_class_on_its_own_is_not_a_wrapper(tmp_path: Path) -> None:
-    """One class folder with a link that leads back; and one with an image beside it."""
+    """One class folder with a link to its parent, and one with an image beside it."""
     make_photos(tmp_path / "more", classes=1, images=2)
     (tmp_path / "more" / "class0" / "loop").symlink_to(tmp_path / "more")
     assert open_images(tmp_path / "more").classes == ("class0",)

@@ -41,7 +41,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def test_a_registered_set_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By runs, `plan` and `pack`."""
+    """Runs, `plan` and `pack` find it."""
     made = Splits(*textures_splits(classes=2, images=3, test_images=1), held_out=False)
     monkeypatch.setitem(DATASETS, "mine", lambda: made)
     assert open_splits("mine") is made
@@ -76,7 +76,7 @@ def test_train_and_test_folders_are_both_read(name: str, tmp_path: Path) -> None
 
 
 def test_test_is_preferred_to_val(tmp_path: Path) -> None:
-    """Unless it has no labels, as in competitions."""
+    """Not if test has no labels, as in competitions."""
     make_photos(tmp_path / "train", classes=2, images=2)
     make_photos(tmp_path / "test", classes=2, images=3)
     make_photos(tmp_path / "val", classes=2, images=1)
@@ -102,7 +102,7 @@ def make_cub(root: Path) -> Path:
 
 @pytest.mark.parametrize("parent", [False, True])
 def test_cub_as_published(parent: bool, tmp_path: Path) -> None:
-    """The published split, from the lists next to images/; the parent folder works, too."""
+    """The published split comes from the lists next to images/; the parent folder works, too."""
     root = make_cub(tmp_path / "CUB_200_2011")
     splits = open_splits(tmp_path if parent else root)
     assert splits.train.classes == ("001.Gull", "002.Finch")
@@ -167,7 +167,7 @@ def test_a_hundred_classes_of_imagenet(tmp_path: Path) -> None:
 
 
 def test_without_a_test_split_a_share_of_each_class_is_held_out(photos: Path) -> None:
-    """Every image is in one split, at least one in each, chosen by the seed, in order."""
+    """Each image is in one split, each split has at least one; the seed chooses, order is kept."""
     whole, splits = open_images(photos), open_splits(photos, holdout=0.25)
     assert splits.held_out
     assert splits.train.classes == splits.test.classes == whole.classes
@@ -184,7 +184,7 @@ def test_without_a_test_split_a_share_of_each_class_is_held_out(photos: Path) ->
 
 
 def test_images_of_a_csv_and_a_lone_train_folder_are_held_out(tmp_path: Path) -> None:
-    """Missing files of a CSV are refused, or accepted."""
+    """Missing files of a CSV are refused, or accepted on request."""
     make_photos(tmp_path / "one" / "train", classes=2, images=5)
     assert len(open_splits(tmp_path / "one").test) == 2
     rows = "".join(f"class{n % 2}/0{n // 2}.jpg,{n % 2}\n" for n in range(10))

@@ -37,7 +37,7 @@ def fake_splits(classes: int = 10) -> Splits:
 
 @given(st.integers(0, 60), seeds)
 def test_a_class_order_has_each_class_once(classes: int, seed: int) -> None:
-    """As plain integers, which JSON accepts; shuffled with numpy's legacy seed as in the papers."""
+    """As plain integers, for JSON; shuffled with numpy's legacy seed, as in the papers."""
     order = class_order(classes, seed)
     assert sorted(order) == list(range(classes))
     assert all(type(label) is int for label in order)
@@ -46,7 +46,7 @@ def test_a_class_order_has_each_class_once(classes: int, seed: int) -> None:
 
 @given(groups, seeds)
 def test_superclass_orders(names: list[str], seed: int) -> None:
-    """Similar classes are adjacent; dissimilar ones take turns while superclasses have any left."""
+    """Similar classes are adjacent; dissimilar ones alternate while their superclasses last."""
     orders = [superclass_order(names, kind, seed) for kind in ("similar", "dissimilar")]
     assert all(sorted(order) == list(range(len(names))) for order in orders)
     similar, dissimilar = ([names[label] for label in order] for order in orders)
@@ -60,7 +60,7 @@ def test_superclass_orders(names: list[str], seed: int) -> None:
 
 
 def test_superclass_orders_depend_on_the_seed() -> None:
-    """It shuffles superclasses, and classes within."""
+    """It shuffles the superclasses, and the classes within each."""
     names = [f"g{label // 5}" for label in range(50)]
     for kind in ("similar", "dissimilar"):
         first, again, other = (superclass_order(names, kind, seed) for seed in (1, 1, 2))
@@ -122,7 +122,7 @@ def test_phases_share_the_remaining_classes_evenly(data: st.DataObject) -> None:
 def test_impossible_phases_are_refused(
     classes: int, phases: int, first: str | int, message: str
 ) -> None:
-    """The message has the numbers and what is allowed."""
+    """The message gives the numbers and what is allowed."""
     with pytest.raises(UsageError, match=message):
         phase_sizes(classes, phases, first)
 
@@ -159,7 +159,7 @@ def test_phases_of_a_stream() -> None:
 
 
 def test_orders_by_name_and_by_seed() -> None:
-    """A seed may be text, from a file or a flag."""
+    """A seed from a file or a flag may be text."""
     splits = fake_splits(10)
     assert make_stream(splits, 2, order="sorted").classes == splits.train.classes
     assert make_stream(splits, 2, order="7").classes == make_stream(splits, 2, order=7).classes
@@ -250,7 +250,7 @@ def test_open_stream_opens_and_cuts(photos: Path) -> None:
 
 
 def test_photos_can_be_left_out_of_a_stream() -> None:
-    """By id in each split, with their sizes, as long as every class keeps one."""
+    """By id in each split, along with their sizes, as long as every class keeps one."""
     stream = make_stream(fake_splits(4), 2, order="sorted")
     left = stream.without(train_ids=["c01/train0", "c01/train2", "c03/test0"])
     assert [photo.id for photo in left.train.photos[1]] == ["c01/train1"]

@@ -1,4 +1,4 @@
-"""WebDataset tars, honest and hostile."""
+"""WebDataset tars, well-formed and hostile."""
 
 import io
 import tarfile
@@ -22,7 +22,7 @@ def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 
 def signed(block: bytes) -> bytes:
-    """A changed header with the right checksum."""
+    """A changed header with a valid checksum."""
     total = sum(block[:148]) + 8 * 32 + sum(block[156:])
     return block[:148] + b"%06o\0 " % total + block[156:]
 
@@ -44,7 +44,7 @@ def sparse(name: str, claimed: int) -> bytes:
 
 
 def pax(records: dict[str, str], after: bytes) -> bytes:
-    """An extended header with these records, and the member it is about."""
+    """An extended header with these records, and the member it describes."""
     lines = b""
     for key, value in records.items():
         rest = f" {key}={value}\n".encode()
@@ -78,7 +78,7 @@ END = bytes(1024)
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_a_hostile_tar_is_refused(data: bytes, message: str, first: bool, tmp_path: Path) -> None:
-    """In one message, without allocating what a header claims."""
+    """One message, without allocating what a header claims."""
     path = tmp_path / "x.tar"
     path.write_bytes(data + GOOD + END if first else GOOD + data + END)
     with pytest.raises(DataError, match=r"x\.tar: .*" + ("" if first else message)):
@@ -95,7 +95,7 @@ def test_a_hostile_tar_is_refused(data: bytes, message: str, first: bool, tmp_pa
     ],
 )
 def test_a_json_without_a_class_name_is_listed(text: bytes, reason: str, tmp_path: Path) -> None:
-    """However deep or long it is."""
+    """It may be deeply nested or long."""
     path = tmp_path / "x.tar"
     path.write_bytes(member("a.json", text) + GOOD + END)
     images = open_images(path)
@@ -106,7 +106,7 @@ def test_a_json_without_a_class_name_is_listed(text: bytes, reason: str, tmp_pat
 def test_a_member_too_large_for_an_image_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit holds for members of tars and for files of their own."""
+    """The limit applies to members of tars and to single files."""
     path = tmp_path / "x.tar"
     path.write_bytes(GOOD + END)
     (tmp_path / "a").mkdir()
@@ -159,7 +159,7 @@ def test_incomplete_samples(members: dict[str, bytes], message: str, tmp_path: P
     "spoil", [lambda data: data[:700], lambda data: b"\x1f\x8b" + data, lambda data: b""]
 )
 def test_a_cut_compressed_or_empty_tar(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """One message for all."""
+    """All get the same message."""
     path = tmp_path / "x.tar"
     path.write_bytes(spoil(GOOD + END))
     with pytest.raises(DataError, match="not an uncompressed, complete tar"):

@@ -1,4 +1,4 @@
-"""Sources in an object store give the images that the same files give."""
+"""Sources in an object store give the same images as the same files on disk."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ def contents(images: ImageSet) -> list[object]:
 
 
 def same(local: Path, url: str) -> None:
-    """Images at a URL are those at a path."""
+    """Check that images at a URL equal those at a path."""
     check_source(url)
     assert contents(open_images(url)) == contents(open_images(local))
 
@@ -39,7 +39,7 @@ def test_a_folder_of_classes(photos: Path, bucket: str) -> None:
 
 
 def test_splits(photos: Path, tmp_path: Path, bucket: str) -> None:
-    """Folders of train and test, and images that are set aside."""
+    """Folders of train and test, and held-out images."""
     shutil.copytree(photos, tmp_path / "both" / "train")
     make_photos(tmp_path / "both" / "test", classes=3, images=2)
     for source in (photos, tmp_path / "both"):
@@ -50,7 +50,7 @@ def test_splits(photos: Path, tmp_path: Path, bucket: str) -> None:
 
 
 def test_tars(tmp_path: Path, bucket: str) -> None:
-    """One, by a pattern, by braces, and a folder of shards."""
+    """A single tar, a pattern, braces, and a folder of shards."""
     for number in range(3):
         members = {f"{n}.jpg": jpeg(10 * number + n) for n in range(4)}
         classes = {f"{n}.cls": str(n % 2).encode() for n in range(4)}
@@ -75,7 +75,7 @@ def test_parquet(tmp_path: Path, bucket: str) -> None:
 
 
 def test_lists(photos: Path, bucket: str) -> None:
-    """A list here or there, of paths beside it or of URLs; what is missing is named."""
+    """A local or remote list, of paths beside it or of URLs; missing files are named."""
     upload(photos, f"{bucket}/photos")
     (photos / "x.csv").write_text("class0/00.jpg,a\nclass1/01.jpg,b\n")
     same(photos / "x.csv", upload(photos / "x.csv", f"{bucket}/photos/x.csv"))
@@ -90,7 +90,7 @@ def test_lists(photos: Path, bucket: str) -> None:
 
 
 def test_what_is_refused(photos: Path, bucket: str) -> None:
-    """Nothing there, scenes with boxes, and a folder without classes."""
+    """A missing source, scenes with boxes, and a folder without classes."""
     with pytest.raises(DataError, match="memory://bucket/none: no such folder or file; give"):
         check_source(f"{bucket}/none")
     with pytest.raises(DataError, match="memory://bucket/none: no such folder or file; give"):
@@ -107,7 +107,7 @@ def test_what_is_refused(photos: Path, bucket: str) -> None:
 def test_a_lost_connection_is_not_a_bad_image(
     photos: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An object that is gone is one."""
+    """A missing object is."""
     images = open_images(upload(photos, f"{bucket}/photos"))
     first, second = images.photos[0][:2]
     with monkeypatch.context() as patch:

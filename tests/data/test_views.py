@@ -1,4 +1,4 @@
-"""Views that processes make are those of the images."""
+"""Views made by processes are views of the right images."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tests.training.feeds import examples, varied
 
 @pytest.mark.parametrize("worth", [20, 1000])
 def test_views_are_centre_crops_in_order(monkeypatch: pytest.MonkeyPatch, worth: int) -> None:
-    """By processes or threads; features of them are those that `embed` computes."""
+    """Made by processes or threads; their features are those that `embed` computes."""
     monkeypatch.setattr("mrdc._utils.forked.WORTH", worth)
     monkeypatch.setattr("mrdc._utils.forked.EACH", 5)
     source = varied(23)

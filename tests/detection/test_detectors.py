@@ -54,7 +54,7 @@ def seeded_losses(model: FasterRCNN, given_: list[Shot]) -> dict[str, float]:
 
 
 def test_without_focus_losses_are_torchvisions() -> None:
-    """All four, with the same draws."""
+    """All four losses, with the same draws."""
     ours = tiny()
     theirs = copy.deepcopy(ours)
     theirs.roi_heads.forward = partial(RoIHeads.forward, theirs.roi_heads)
@@ -168,7 +168,7 @@ def test_weights_of_a_backbone_freeze_its_norms_and_first_stage(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["r18", "lite0"])
 def test_regions_are_pooled_alike_whatever_was_seen_first(name: Detector) -> None:
-    """Torchvision guesses the strides from the first images, wrongly if much is padded."""
+    """Torchvision infers the strides from the first images, wrongly if much is padded."""
     model = build_detector(name, 2, short=40, long=64).eval()
     pool = model.roi_heads.box_roi_pool
     before = list(pool.scales)

@@ -28,7 +28,7 @@ def perfect(found: Scenes) -> list[Found]:
 
 
 def test_perfect_detections_have_full_ap() -> None:
-    """No detections have an AP of 0."""
+    """Without detections, AP is 0."""
     truth = scenes(range(6))
     scores = average_precision(perfect(truth), truth)
     assert (scores["ap"], scores["ap50"], scores["ap75"]) == pytest.approx((100, 100, 100))
@@ -68,7 +68,7 @@ def test_overlap_by_hand() -> None:
 
 
 def test_a_true_box_is_matched_once() -> None:
-    """Of two labels on one box one is right; no labels have no precision, no boxes no recall."""
+    """One of two labels on a box is right; no labels: no precision; no boxes: no recall."""
     truth = rows([[0, 0, 10, 10, 1]])
     assert matched(rows([[0, 0, 10, 10, 1], [0, 0, 10, 9, 1]]), truth) == 1
     assert matched(rows([[0, 0, 10, 10, 0]]), truth) == 0

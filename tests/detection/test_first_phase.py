@@ -1,4 +1,4 @@
-"""Detectors of one seed that differ only in what they replay train their first phase once."""
+"""Detectors with one seed that differ only in what they replay share their first phase."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def tiny_detectors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def learned(path: Path, settings: DetectSettings, cache: bool = True) -> tuple[RunResult, set[int]]:
-    """The result of a run, and the phases that it trained."""
+    """The result of a run, and the phases it trained."""
     trained: set[int] = set()
 
     def note(kind: str, fields: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("method", ["supervised", "pseudo-labels", "unbiased-teacher"])
 def test_arms_of_a_seed_share_their_first_phase(method: str, tmp_path: Path) -> None:
-    """With the same AP after it, and the weights of a run that trained everything itself."""
+    """They have the same AP after it, and the weights of a run that trained it itself."""
     base = small(method, options=OPTIONS.get(method, ()))
     arms = [replace(base, **ARMS[n]) for n in (0, 2)]
     found = [learned(tmp_path / str(n), settings) for n, settings in enumerate(arms)]
@@ -68,7 +68,7 @@ def test_arms_of_a_seed_share_their_first_phase(method: str, tmp_path: Path) -> 
 
 
 def test_other_first_phases_are_not_shared() -> None:
-    """Another seed, method, setting of it, training, size or scenes."""
+    """With another seed, method, option, training, size or scenes."""
 
     def key(settings: DetectSettings = SMALL) -> str | None:
         return SceneRun(settings).learner.first_phase_key()

@@ -40,7 +40,7 @@ def tiny_detectors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Notes(Remembers):
-    """Also keeps the kinds of events."""
+    """Also records the kinds of events."""
 
     kinds: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def one_phase(settings: DetectSettings, scenes: SceneStream | None = None) -> Ph
 
 @METHODS
 def test_resumes_in_the_middle_of_a_phase(method: str) -> None:
-    """With the weights, memory and numbers of an unbroken run."""
+    """Weights, memory and numbers equal those of an uninterrupted run."""
     settings = small(method, options=OPTIONS.get(method, ()))
     whole, broken = Notes(), Notes(stop=(1, 4))
     expected = run_scenes(settings, stream(), whole)
@@ -80,7 +80,7 @@ def test_resumes_in_the_middle_of_a_phase(method: str) -> None:
 
 @pytest.mark.parametrize("carry", [0, 1])
 def test_a_teacher_is_new_or_carried_over(carry: int) -> None:
-    """New: a copy of the student after burn-in. Carried over, it moves from the first step on."""
+    """A new one copies the student after burn-in; one carried over moves from the first step."""
     options = ("threshold=0.9", "burn_in=0.5", f"carry={carry}")
     settings, keeper = small("unbiased-teacher", options=options), Notes()
     run = SceneRun(settings, keeper).learn(0)
@@ -181,7 +181,7 @@ def test_learns_to_detect() -> None:
 
 
 def test_labelled_images_of_a_step_depend_on_its_number_only() -> None:
-    """A chunk drawn by itself is that of the whole sequence."""
+    """A chunk drawn alone equals that part of the whole sequence."""
     found, clock = scenes(range(5)), Clock()
     album = Album(found.photos, CPU, 1)
     feed = SceneFeed(album, found.boxes, album, lambda step: (), SMALL, clock)
@@ -195,7 +195,7 @@ def test_labelled_images_of_a_step_depend_on_its_number_only() -> None:
 
 
 def test_new_scenes_are_matched_to_the_memory() -> None:
-    """In the second phase: copies of its six scenes, with their boxes, and of no stored one."""
+    """The six new scenes of the second phase have copies, with boxes; stored ones have none."""
     memory, train = replace(SMALL.memory, quality="10"), replace(SMALL.train, steps=40, match=0.5)
     run = SceneRun(replace(SMALL, memory=memory, train=train))
     assert run.learner._feed(0).copies is None
@@ -230,7 +230,7 @@ def test_unlabelled_images_come_from_the_current_pool() -> None:
 
 
 def test_duplicates_that_are_not_stored_do_not_count() -> None:
-    """The eigenvalue is about the stored scenes."""
+    """The eigenvalue covers the stored scenes."""
     settings = small("supervised", phases=1, memory=replace(SMALL.memory, budget="6/phase"))
     made = stream(settings)
     first, *others = made.train.photos

@@ -52,7 +52,7 @@ def test_perfect_pseudo_labels_teach_like_labels() -> None:
 
 
 def test_labels_are_made_once_and_only_after_burning_in() -> None:
-    """Scores must be above the threshold, strictly."""
+    """Scores must be strictly above the threshold."""
     model = tiny().train()
     method = PseudoLabels(burn_in=0.5, threshold=0.0)
     method.start_phase(model, task())
@@ -89,7 +89,7 @@ def test_images_without_labels_are_left_out_or_background(
 
 
 def test_labels_are_found_by_their_image() -> None:
-    """Labels of the second and fourth image; only these are drawn from."""
+    """Only the second and fourth images have labels, and only they are drawn."""
     method = PseudoLabels(burn_in=0.0)
     method.start_phase(tiny(), task())
     given_ = torch.tensor([[1.0, 0, 0, 9, 9, 2], [1, 5, 5, 9, 9, 0], [3, 1, 2, 3, 4, 1]])
@@ -101,7 +101,7 @@ def test_labels_are_found_by_their_image() -> None:
 
 
 def test_the_teacher_starts_as_the_student_and_follows_slowly() -> None:
-    """After k steps it is the closed form of the running average."""
+    """After k steps it equals the closed form of the moving average."""
     model = tiny().train()
     method = UnbiasedTeacher(burn_in=0.2)
     method.start_phase(model, task())
@@ -130,7 +130,7 @@ def test_the_rate_of_the_average() -> None:
 
 
 def test_guessed_boxes_teach_classes_but_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four times objectness and classes of unlabelled images; no regression."""
+    """Four times objectness and classes of unlabelled images; no box regression."""
     values = {"loss_classifier": 1.0, "loss_box_reg": 10.0}
     values |= {"loss_objectness": 100.0, "loss_rpn_box_reg": 1000.0}
     calls: list[int] = []

@@ -19,7 +19,7 @@ from tests.scenes import scenes, splits
 @given(phases=st.integers(1, 4), labelled=st.integers(1, 3), seed=st.integers(0, 5))
 @settings(max_examples=20, deadline=None)
 def test_phases_share_no_image(phases: int, labelled: int, seed: int) -> None:
-    """Neither labelled nor unlabelled ones."""
+    """Neither labelled nor unlabelled."""
     made = make_scenes(splits(), phases, labelled, 2, seed)
     names = [made.train.photos[i].id for part in made.labelled for i in part]
     names += [photo.id for part in made.unlabelled for photo in part]
@@ -51,7 +51,7 @@ def test_crowds_are_part_of_the_fingerprint() -> None:
 
 
 def test_a_separate_pool_gives_unlabelled_images() -> None:
-    """Their boxes are unknown then."""
+    """Their boxes are then unknown."""
     pool = scenes(range(200, 210)).photos
     made = make_scenes(replace(splits(), unlabelled=pool), 2, 3, 5, 0)
     assert {photo.id for part in made.unlabelled for photo in part} == {p.id for p in pool}
@@ -77,7 +77,7 @@ def test_every_image_comes_once_before_any_comes_again(count: int, batch: int, s
 
 
 def test_copies_take_the_places_of_their_scenes() -> None:
-    """Some of them in every permutation, and others in the next."""
+    """Some are replaced in every permutation, others in the next."""
     copies = Copies(0.5, np.arange(4), Examples())
     steps = range(100)
     row = [place for step in steps for place in sampled(7, 3, step, 1)]

@@ -1,4 +1,4 @@
-"""What the tests of Ray share."""
+"""Shared by the tests of Ray."""
 
 import os
 import signal
@@ -32,14 +32,14 @@ STEADY = Embedder(one_by_one, size=16, key="steady", batch_size=5)
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few images are enough to be sent, in small pieces."""
+    """Send even a few images to workers, in small pieces."""
     monkeypatch.setattr(ray_engine.RayEngine, "least", 4)
     monkeypatch.setattr(ray_engine, "SMALLEST", 3)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """The address of a Ray with two workers, which this process is connected to."""
+    """The address of a Ray cluster with two workers, to which this process is connected."""
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
@@ -51,7 +51,7 @@ def cluster() -> Iterator[str]:
 
 
 def made(settings: PackSettings, embedder: Embedder = STEADY) -> tuple[Any, ...]:
-    """The bytes of a memory file, what was skipped, and the plan."""
+    """The bytes of a memory file, the skipped images, and the plan."""
     packed = run_pack(settings, embedder=embedder)
     found = run_plan(settings, embedder=embedder).to_json()
     del found["seconds"]

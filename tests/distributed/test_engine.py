@@ -1,4 +1,4 @@
-"""An engine of our own in place of threads: what Ray plugs into, tried without Ray."""
+"""A custom engine in place of threads: the interface that Ray implements, tested without Ray."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ STEADY = Embedder(one_by_one, size=16, key="steady", batch_size=5)
 
 
 class Backwards:
-    """Does the last piece first; a worker may fail where this process does not."""
+    """Does the last piece first; a worker may fail where this process would not."""
 
     least = 4
 
@@ -62,7 +62,7 @@ def shots(count: int) -> list[Photo]:
 
 
 def test_many_jobs_go_to_the_engine_in_order() -> None:
-    """Few stay in threads."""
+    """A few jobs stay in threads."""
     with using(engine := Backwards()), workers(2) as pool:
         assert list(ordered(pool, str, range(10))) == [(n, str(n)) for n in range(10)]
         assert engine.done == 4
@@ -71,7 +71,7 @@ def test_many_jobs_go_to_the_engine_in_order() -> None:
 
 
 def test_features_are_those_of_threads_and_cached(tmp_path: Path) -> None:
-    """Known ones are not computed again; a photo that is unreadable is skipped, or raises."""
+    """Cached features are not recomputed; an unreadable photo is skipped or raises."""
     photos = shots(11)
     photos[4] = Photo("bad.jpg", lambda: b"text")
     errors: list[ImageError] = []
@@ -98,7 +98,7 @@ def test_features_are_those_of_threads_and_cached(tmp_path: Path) -> None:
 
 
 def test_an_image_that_only_a_worker_cannot_read_is_an_error() -> None:
-    """Otherwise --skip-bad would drop it, and the result depend on the workers."""
+    """Otherwise --skip-bad would drop it, and the result would depend on the workers."""
     match = r"9\.jpg: gone: on another machine, but not on this machine"
     with using(Backwards(broken="9.jpg: gone")), workers(1) as pool:
         with pytest.raises(DataError, match=match):
@@ -120,7 +120,7 @@ def test_an_image_that_only_a_worker_cannot_read_is_an_error() -> None:
 def test_plans_and_packs_are_those_of_threads(
     options: dict[str, Any], photos: Path, tmp_path: Path
 ) -> None:
-    """Byte for byte, bad files included."""
+    """Byte for byte, including bad files."""
     (photos / "class1" / "99.jpg").write_bytes(b"text")
     given: dict[str, Any] = {"qualities": (75, 10), "skip_bad": True, "cache": False} | options
     settings = PackSettings(photos, "3/class", output=tmp_path / "a", **given)

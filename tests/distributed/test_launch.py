@@ -1,4 +1,4 @@
-"""`mrdc run --nproc`: processes that are started, fail and are killed together."""
+"""`mrdc run --nproc`: processes that start, fail and are killed together."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from tests.processes import cli as cli
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Torch changes the handlers of signals."""
+    """Restore signal handlers, which torch changes."""
     names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {name: signal.getsignal(name) for name in names}
     yield
@@ -35,7 +35,7 @@ def test_every_process_knows_its_rank(tmp_path: Path) -> None:
     before = os.fstat(0)
     assert launch(2, ["-c", f"import os; os.chdir({str(tmp_path)!r}); {code}"]) == 0
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["2", "2"]
-    assert os.fstat(0) == before  # the standard input is as it was
+    assert os.fstat(0) == before  # standard input is unchanged
     assert logging.root.manager.disable == 0
 
 
@@ -54,10 +54,10 @@ def test_a_process_that_ends_early_ends_all(end: str, message: str, tmp_path: Pa
 
 
 def test_refusals(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number of processes that makes no sense or differs from torchrun's; other commands."""
+    """A number of processes that is invalid or differs from torchrun's; other commands."""
     run = ("run", "lucir", "--data", "textures", "--nproc")
     assert "--nproc must be 1 or more, got 0" in cli.refused(*run, 0)
-    world()  # joined before, so that no other process is waited for
+    world()  # join first, so that it waits for no other process
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here"}.items():
         monkeypatch.setenv(name, value)
     assert "--nproc 3: torchrun has started 2 processes" in cli.refused(*run, 3)
@@ -75,7 +75,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_runs_with_two_processes_and_prints_one_result(tmp_path: Path, cli: Cli) -> None:
-    """The same command with one process finds it finished."""
+    """Afterwards one process finds the run finished."""
     photos = make_photos(tmp_path / "photos", classes=4, images=8)
     arguments = ["run", "lucir-mrdc", "--data", photos, "--phases", 1, "--out", tmp_path / "run"]
     arguments += [*SMALL, "--train.epochs", 1, "--device", "cpu"]
@@ -110,7 +110,7 @@ def test_processes_refuse_settings_with_one_message(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(how: signal.Signals, tmp_path: Path) -> None:
-    """Interrupted, with one message; even if it is killed, the folder is free again."""
+    """Interrupted, with one message; even if it is killed, the folder is unlocked."""
     out = tmp_path / "run"
     run = start(
         "run",

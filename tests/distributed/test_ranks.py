@@ -1,4 +1,4 @@
-"""Several processes on the CPU: they compute what one would, and agree with each other."""
+"""Several processes on the CPU compute what one would, and agree with each other."""
 
 import resource
 import subprocess
@@ -65,7 +65,7 @@ OPTIONS = {
     "mnemonics": ("pixel_lr=10",),
 }
 QUICK = ("lucir", "unbiased-teacher")
-STEPS = [name for name in METHODS if name != "joint"]  # which builds a network of its own
+STEPS = [name for name in METHODS if name != "joint"]  # which builds its own network
 SCENE_METHODS: dict[str, tuple[str, ...]] = {
     "supervised": (),
     "pseudo-labels": ("threshold=0.0",),
@@ -75,12 +75,12 @@ SCENE_METHODS: dict[str, tuple[str, ...]] = {
 
 @cache
 def of_ranks(count: int) -> list[dict[str, Any]]:
-    """What every rank of so many finds; with one, in this process."""
+    """Results of `work` on every rank; a single rank runs in this process."""
     return together(count, work) if count > 1 else [work()]
 
 
 def work() -> dict[str, Any]:
-    """All the work of a process; several would cost more."""
+    """All measurements of a process at once, because starting processes is slow."""
     with torch.random.fork_rng(devices=[]):
         found: dict[str, Any] = {"steps": {name: step(name) for name in STEPS}}
         found["norm"], found["features"] = normalised(), features()
@@ -198,7 +198,7 @@ def features() -> Arrays:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_features_are_those_of_one_process(count: int) -> None:
-    """Also if some processes have nothing to embed."""
+    """Even if some processes have nothing to embed."""
     (alone,) = of_ranks(1)
     for found in of_ranks(count):
         for name, wanted in alone["features"].items():
@@ -218,7 +218,7 @@ def test_parts_cover_everything_once(count: int, size: int) -> None:
 
 
 def refused() -> list[str]:
-    """Why batches with fewer images than processes are refused."""
+    """Errors for batches with fewer images than processes."""
     if world().size == 1:
         return []
     feed = open_feed(examples([0]), 8, CPU, "ram", 1)
@@ -237,7 +237,7 @@ def test_every_process_needs_an_image_of_each_batch() -> None:
 
 
 def filled() -> tuple[list[bytes], list[dict[str, Any]]]:
-    """The images that a search stores, and its candidates, which rank 0 has."""
+    """The images that a search stores, and its candidates, which only rank 0 has."""
     settings = MemorySettings("2/class", qualities=(90, 50), epsilon=1e9)
     held = Exemplars(settings, coloured_stream(2, images=6))
     held.store(0, replace(CHEAP, batch_size=2), Clock())
@@ -272,7 +272,7 @@ def learned(name: str, keeper: Keeper | None = None) -> dict[str, Any]:
 
 
 def resumed() -> tuple[Any, Any]:
-    """Outcomes of a run, and of one that resumes it after its first phase; rank 0 has the files."""
+    """Outcomes of a run and of its resumption after the first phase; rank 0 has the files."""
     keeper = Remembers()
     whole = learned("lucir", keeper if world().rank == 0 else None)
     again = learned("lucir", Remembers(saved=keeper.saved[:1]) if world().rank == 0 else None)
@@ -280,7 +280,7 @@ def resumed() -> tuple[Any, Any]:
 
 
 def detected(name: str) -> dict[str, Any]:
-    """The same of a detector."""
+    """The same for a detector."""
     setattr(mrdc.detection.learner, "build_detector", tiny_detector)  # noqa: B010
     settings = small(name, options=SCENE_METHODS[name])
     return outcome(SceneRun(replace(settings, train=replace(settings.train, match=0.5))))
@@ -303,7 +303,7 @@ def runs(*names: str) -> dict[str, Any]:
 
 
 def check_agreement(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """On all numbers, weights and images; there is one memory, within one budget."""
+    """Check that all numbers, weights and images agree; there is one memory, within one budget."""
     assert first == second
     used, budget = first["bytes"]
     assert used <= budget
@@ -327,7 +327,7 @@ def test_every_process_resumes_from_the_files_of_rank_0() -> None:
 
 
 def test_a_killed_process_ends_the_run_and_one_process_resumes_it(tmp_path: Path, cli: Cli) -> None:
-    """With one message, after the last epoch; the memory is within its budget."""
+    """One message, after the last epoch; the memory is within its budget."""
     photos, out = make_photos(tmp_path / "photos", classes=4, images=8), tmp_path / "run"
     arguments = ["run", "lucir-mrdc", "--data", str(photos), "--phases", "1", "--out", str(out)]
     arguments += [*SMALL, "--train.epochs", "6", "--checkpoint-seconds", "1000"]
@@ -351,7 +351,7 @@ def test_a_killed_process_ends_the_run_and_one_process_resumes_it(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_full_disk_ends_all_processes_with_one_message(tmp_path: Path) -> None:
-    """Rank 0 cannot write its network, here for a limit on the size of files; later it can."""
+    """Rank 0 cannot write its network because file sizes are limited; without the limit it can."""
     photos, out = make_photos(tmp_path / "photos", classes=4, images=8), tmp_path / "run"
     command = [sys.executable, "-m", "mrdc", "run", "lucir-mrdc", "--data", str(photos)]
     command += ["--phases", "1", "--out", str(out), *SMALL, "--no-cache", "--nproc", "2"]

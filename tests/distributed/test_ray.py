@@ -1,4 +1,4 @@
-"""`--engine ray` on a Ray of two workers on this machine gives what threads give."""
+"""`--engine ray` with two workers on this machine gives the same results as threads."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from tests.processes import cli as cli
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_ray_of_our_own(count: int, photos: Path, tmp_path: Path, small: None) -> None:
-    """`--threads` is the number of its workers; it ends with the command."""
+    """It has `--threads` workers and ends with the command."""
     import ray
 
     threads, by_ray = both(photos, tmp_path, threads=count)
@@ -33,7 +33,7 @@ def test_a_ray_of_our_own(count: int, photos: Path, tmp_path: Path, small: None)
 @quiet
 @pytest.mark.slow
 def test_lite0_by_the_command(tmp_path: Path) -> None:
-    """The real network, more images than are worth sending, from another folder."""
+    """The real network, enough images to be sent to workers, from another folder."""
     make_photos(tmp_path / "photos", classes=4, images=65)
     flags = ["--budget", "20/class", "--quality", "50", "--no-cache", "--json"]
     for name, more in (("a", []), ("b", ["--engine", "ray", "--threads", "2"])):
@@ -57,7 +57,7 @@ def test_lite0_by_the_command(tmp_path: Path) -> None:
 def test_as_by_threads(
     options: dict[str, Any], photos: Path, tmp_path: Path, small: None, cluster: str
 ) -> None:
-    """Byte for byte; bad files are listed."""
+    """The results are equal byte for byte; bad files are listed."""
     (photos / "class1" / "99.jpg").write_bytes(b"text")
     threads, by_ray = both(photos, tmp_path, **options)
     expected = made(threads)
@@ -106,7 +106,7 @@ def test_other_sources(
     cluster: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under a path relative to the folder of this process."""
+    """Given by a path relative to this process's folder."""
     monkeypatch.chdir(tmp_path)
     source = form(photos, tmp_path).relative_to(tmp_path)
     threads, by_ray = both(source, tmp_path)

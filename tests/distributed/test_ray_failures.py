@@ -52,7 +52,7 @@ def test_ray_is_missing(cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch)
 def test_addresses_without_a_cluster(
     address: str, message: str, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Are refused within a bounded time, also if something else listens there."""
+    """They are refused within a bounded time, even if something else listens there."""
     monkeypatch.setattr(ray_engine, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = "127.0.0.1:{1}".format(*server.getsockname())
@@ -73,7 +73,7 @@ def _answer(server: socket.socket) -> None:
 @quiet
 @pytest.mark.slow
 def test_a_worker_that_is_killed(photos: Path, tmp_path: Path, small: None, cluster: str) -> None:
-    """Costs time only."""
+    """It only costs time."""
     driver, flag = os.getpid(), tmp_path / "killed"
 
     def once(images: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_a_worker_that_is_killed(photos: Path, tmp_path: Path, small: None, clus
 def test_images_that_kill_every_worker(
     photos: Path, tmp_path: Path, small: None, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """End the command with one message, after some attempts."""
+    """They end the command with one message, after some attempts."""
     driver = os.getpid()
     monkeypatch.setattr(ray_engine, "RETRIES", 1)
 
@@ -112,7 +112,7 @@ def test_images_that_kill_every_worker(
 @quiet
 @pytest.mark.slow
 def test_images_that_workers_do_not_have(small: None, cluster: str) -> None:
-    """Are an error that names the machine, rather than images to skip."""
+    """They are an error that names the machine, not images to skip."""
     driver = os.getpid()
 
     def load(number: int) -> bytes:
@@ -164,7 +164,7 @@ run_pack(both(Path(photos), Path(folder), cache=True, address=address)[1], embed
 def test_a_driver_that_is_killed(
     photos: Path, tmp_path: Path, small: None, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loses no features: the same command computes the others only."""
+    """No features are lost: the same command computes only the others."""
     expected = made(both(photos, tmp_path)[0])
     command = [sys.executable, "-c", DRIVER, str(photos), str(tmp_path), cluster]
     root = Path(__file__).parents[2]

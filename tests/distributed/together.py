@@ -1,4 +1,4 @@
-"""Work done by several processes that form a group on the CPU."""
+"""Run work in several processes that form a group on the CPU."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ class Together:
             self.processes.append(process)
 
     def results(self) -> list[Any]:
-        """What the ranks return."""
+        """Return values of the ranks."""
         try:
             found = [pipe.recv() if pipe.poll(60) else "nothing" for pipe in self.pipes]
         finally:

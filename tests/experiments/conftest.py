@@ -1,4 +1,4 @@
-"""A small run that tests of experiments share."""
+"""A small run shared by tests of experiments."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from tests.processes import cli as cli
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six classes of twelve small photos, two of which are set aside for testing."""
+    """Six classes of twelve small photos, two of them held out for testing."""
     return make_photos(tmp_path_factory.mktemp("data") / "photos", classes=6, images=12)
 
 
@@ -46,7 +46,7 @@ class Unbroken(NamedTuple):
 
 @pytest.fixture(scope="session")
 def unbroken(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
-    """The run, started as people start it."""
+    """The run, started from the command line."""
     root = tmp_path_factory.mktemp("unbroken")
     command = [sys.executable, "-m", "mrdc", "run", *tiny, "--out", str(root / "run"), "--json"]
     environment = {**os.environ, "MRDC_CACHE": str(root / "cache")}
@@ -57,13 +57,13 @@ def unbroken(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Unbro
 
 @pytest.fixture
 def finished(unbroken: Unbroken, tmp_path: Path) -> Path:
-    """A copy of its folder."""
+    """A copy of the finished run's folder."""
     return Path(shutil.copytree(unbroken.folder, tmp_path / "run"))
 
 
 @pytest.fixture
 def unfinished(finished: Path) -> Path:
-    """A copy as if the run was killed just before its last line."""
+    """A copy as if the run had been killed just before its last line."""
     lines = (finished / RESULTS).read_bytes().splitlines(keepends=True)
     (finished / RESULTS).write_bytes(b"".join(lines[:-1]))
     return finished

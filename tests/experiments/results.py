@@ -1,4 +1,4 @@
-"""Results that nobody had to train for."""
+"""Results made without training."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What rules for choosing a quality lose against the best of a grid."""
+"""What rules for choosing a quality lose compared with the best of a grid."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_the_best_is_that_of_all_seeds() -> None:
 
 
 def test_what_was_not_run_or_measured_has_no_loss() -> None:
-    """A pick without a run, results without r, chosen qualities, and a run alone."""
+    """A pick without a run, results without r, chosen qualities, and a single run."""
     (row,) = regret(grid("a", {None: 40, 10: 43}))["grids"]
     assert row["r"] == {"pick": "jpeg 25", "loss": None} and row["originals"]["loss"] == 3
     old = [{k: v for k, v in one.items() if k != "ratio_per_image"} for one in ROWS]

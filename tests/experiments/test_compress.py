@@ -1,4 +1,4 @@
-"""All training images compressed first."""
+"""Compressing all training images first."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_training_images_are_compressed_as_a_memory_would_and_test_images_are_no
 
 @pytest.mark.usefixtures("quick")
 def test_originals_are_the_compressed_files_then() -> None:
-    """More of them fit than of the source files, and the first phase is another."""
+    """More of them fit than source files, and the first phase differs."""
     memory = {"quality": "original", "budget": "2/class"}
     runs = [
         small_run("lucir", stream=compressed(STREAM, settings), size=16, memory=memory).learn(0)

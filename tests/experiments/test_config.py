@@ -24,7 +24,7 @@ def toml(tmp_path: Path, text: str, name: str = "mine.toml") -> str:
 
 
 def test_a_file_changes_settings_of_its_recipe(tmp_path: Path) -> None:
-    """At any depth; the file's name is the run's."""
+    """At any depth; the run is named after the file."""
     text = """
         recipe = "podnet-mrdc"
         data = "birds"
@@ -95,7 +95,7 @@ def test_files_that_are_refused(text: str, message: str, tmp_path: Path) -> None
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    """Missing ones, other bytes, a list, a folder."""
+    """Missing files, other bytes, a list, a folder."""
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
     (tmp_path / "b.json").write_text("[1]")
     (tmp_path / "c.toml").mkdir()
@@ -109,7 +109,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_file_is_as_strict_as_flags(tmp_path: Path) -> None:
-    """Part of an epoch, an unknown choice, a list instead of text."""
+    """A fraction of an epoch, an unknown choice, a list instead of text."""
     lines = ["train.epochs = 2.7", "seed = true", 'stem = "5x5"', "memory.budget = [1]"]
     lines += ['device = "tpu"', 'precision = "fp16"', 'train.schedule = "step"']
     for line in [*lines, 'memory.volume = "foo"', 'memory.pairing = "foo"']:
@@ -229,7 +229,7 @@ def test_unknown_places_are_refused(dotted: str, message: str) -> None:
 
 
 def test_a_deep_value_of_a_grid_is_text() -> None:
-    """It is then refused as any other text."""
+    """It is then refused like any other text."""
     with pytest.raises(UsageError, match="must be a whole number"):
         at(BASE, "seed", "[" * 5000)
 

@@ -1,4 +1,4 @@
-"""Run folders: whole at every moment, for one process and one set of settings."""
+"""Run folders: consistent at every moment, for one process and one set of settings."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def keeper(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def keep_two_phases(folder: Path, death: tuple[Moment, int]) -> None:
-    """Keep phase 0; then a partial checkpoint and phase 1, and die somewhere there."""
+    """Keep phase 0, then a partial checkpoint and phase 1, dying somewhere on the way."""
     keeper = RunFolder(folder, {"a": 1}, {}, every=0.0)
     keeper.save(saved(0))
     mortal(*death)
@@ -79,7 +79,7 @@ def dies(folder: Path, death: tuple[Moment, int]) -> int:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_every_moment_of_keeping_a_phase(moment: Moment, tmp_path: Path) -> None:
-    """The folder has the old phase and its memory, or the new one and its memory."""
+    """The folder has the old phase with its memory, or the new one with its memory."""
     found, code, count = [], 9, 0
     while code == 9:
         count += 1
@@ -110,7 +110,7 @@ def test_no_temporary_file_outlives_the_next_process(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_config_yet_is_used(tmp_path: Path) -> None:
-    """Killed while the very first file was written."""
+    """The run was killed while writing its very first file."""
     (tmp_path / "lock").touch()
     (tmp_path / ".config.json.x.tmp").write_text("{")
     RunFolder(tmp_path, {"a": 1}, {}).close()
@@ -118,7 +118,7 @@ def test_a_folder_without_a_config_yet_is_used(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_inside_a_phase_waits_its_turn(keeper: RunFolder) -> None:
-    """Unless it is wanted now."""
+    """Unless it is requested at once."""
     partial = Partial(1, 1, saved(1).checkpoint)
     keeper.save_partial(lambda: partial)
     assert keeper.load_partial(1) is None
@@ -158,7 +158,7 @@ def test_damaged_checkpoints_are_named(tiny: list[str], unfinished: Path, cli: C
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
-    """Whole lines stay, and new ones follow them."""
+    """Complete lines are kept, and new ones follow them."""
     path = tmp_path / RESULTS
     assert last_line(path) is None
     path.write_bytes(b'{"event": "a"}\n{"event": "b", "x')
@@ -188,7 +188,7 @@ def test_a_result_names_every_commit_that_it_comes_from(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_reported_once(keeper: RunFolder) -> None:
-    """By the line that could not be written, not again when the folder is closed."""
+    """When the line is written, not again when the folder is closed."""
     keeper._events.close()
     keeper._events = Path("/dev/full").open("ab")
     with pytest.raises(OutputError, match=f"{RESULTS}: cannot be written"):
@@ -228,7 +228,7 @@ def test_other_settings_are_refused(
     request: pytest.FixtureRequest,
     cli: Cli,
 ) -> None:
-    """With all differences and no other setting, as flags; the folder stays as it was."""
+    """All differences are listed as flags, and nothing else; the folder is unchanged."""
     folder: Path = request.getfixturevalue(state)
     before = contents(folder)
     err = cli.refused("run", *tiny, "--out", folder, "--json", *flags)
@@ -239,7 +239,7 @@ def test_other_settings_are_refused(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_refusal_releases_the_folder(tmp_path: Path) -> None:
-    """Even while the error is handled; a folder in use is locked until it is closed."""
+    """Even while the error is being handled; a folder in use is locked until it is closed."""
     first = RunFolder(tmp_path, {"a": 1}, {})
     with pytest.raises(UsageError, match="another process is using it"):
         RunFolder(tmp_path, {"a": 1}, {})
@@ -280,7 +280,7 @@ def test_a_second_process_in_a_folder_is_refused(tiny: list[str], tmp_path: Path
 def test_folders_of_other_programs_are_refused_and_untouched(
     tiny: list[str], name: str, text: str, message: str, tmp_path: Path, cli: Cli
 ) -> None:
-    """Not even a lock is left there."""
+    """Not even a lock file is left there."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / name).write_text(text)
     assert message in cli.refused("run", *tiny, "--out", tmp_path / "other", "--json")
@@ -362,7 +362,7 @@ def test_a_damaged_checkpoint_inside_a_phase_is_not_used(
     "change", [{"about": "[]"}, {"about": "["}, {"architecture": "3"}, {"architecture": '{"a": 1}'}]
 )
 def test_a_forged_checkpoint_is_refused(change: dict[str, str], tmp_path: Path) -> None:
-    """Even if its checksum is right."""
+    """Even with a valid checksum."""
     texts = {"format": FORMAT, "architecture": "null", "about": "{}"} | change
     flat = {"model/weight": torch.ones(2)}
     right = digest(flat, json.dumps(texts, sort_keys=True))
@@ -372,7 +372,7 @@ def test_a_forged_checkpoint_is_refused(change: dict[str, str], tmp_path: Path) 
 
 
 def test_a_changed_description_of_a_checkpoint_is_found(tmp_path: Path) -> None:
-    """The checksum covers it."""
+    """The checksum covers it, too."""
     write_checkpoint(tmp_path / "c", Checkpoint(None, {"a": {"b": torch.ones(2)}}, {"phase": 1}))
     data = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(data.replace(b'phase\\": 1', b'phase\\": 2'))
@@ -381,7 +381,7 @@ def test_a_changed_description_of_a_checkpoint_is_found(tmp_path: Path) -> None:
 
 
 def test_a_network_of_another_shape_is_refused() -> None:
-    """In one line, whatever torch says."""
+    """In one line, whatever torch reports."""
     made = Architecture("a", "Linear", 2, "7x7", 32)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match="the checkpoint does not fit this network"):
         Checkpoint(made, {}).network()

@@ -1,4 +1,4 @@
-"""Differences over pairs of runs of the same seed."""
+"""Differences over pairs of runs with the same seed."""
 
 import random
 from statistics import mean
@@ -30,7 +30,7 @@ def test_a_worked_case() -> None:
 
 @given(BY_SEED, NUMBERS)
 def test_what_a_seed_adds_to_both_cancels(numbers: dict[int, float], shift: float) -> None:
-    """Seeds differ far more than arms of one seed; the error is only about their difference."""
+    """Seeds differ far more than arms of one seed; the error covers only the difference."""
     rng = random.Random(0)
     level = {seed: rng.uniform(-1000, 1000) for seed in numbers}
     found = difference({s: level[s] + shift for s in numbers}, level)
@@ -57,7 +57,7 @@ def test_the_baseline_replays_originals_and_is_otherwise_equal() -> None:
 
 
 def test_originals_of_one_other_budget_are_a_baseline() -> None:
-    """As in the study of fewer images; of two others, neither is."""
+    """As in the study of fewer images; with two other budgets, neither is."""
     ours = arm(memory_budget="4/class")
     eight = arm(memory_quality="original")
     sixteen = arm(memory_quality="original", memory_budget="16/class")

@@ -32,7 +32,7 @@ ALL = [*recipe_names(), *scene_recipe_names(), *preset_names()]
 
 
 def test_every_name_has_valid_settings() -> None:
-    """The method of its name, which replays originals unless the name ends in -mrdc."""
+    """The method is that of the name; it replays originals unless the name ends in -mrdc."""
     assert len(ALL) == len(set(ALL)) > 250
     for name in ALL:
         found = preset(name)
@@ -99,7 +99,7 @@ CELLS = {
 
 
 def test_published_numbers() -> None:
-    """Only presets on the paper's data have one."""
+    """Only presets on the paper's data have a number."""
     assert {name: preset(name).paper for name in CELLS} == CELLS
     rows = {
         f"{c}-{r}" for r, row in TABLE_1.items() for c, n in zip(COLUMNS, row, strict=True) if n
@@ -124,7 +124,7 @@ def test_presets_follow_the_papers_protocol() -> None:
 
 
 def test_qualities() -> None:
-    """The paper's if it gives one (section 15.1), else R_q chooses."""
+    """The paper's quality if it gives one (section 15.1), else R_q chooses."""
     specified = {"original": ["cub-5-lucir"], "94": ["cub-5-lucir-mrdc", "cub-25-podnet-mrdc"]}
     specified["50"] = ["sub-5-lucir-mrdc", "full-10-lucir-mrdc", "soda10m-unbiased-teacher-mrdc"]
     specified["75"] = ["sub-5-podnet-mrdc", "full-5-podnet-mrdc"]

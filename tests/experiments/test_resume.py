@@ -1,4 +1,4 @@
-"""Runs that are killed or interrupted at any moment can be resumed, with the same numbers."""
+"""Runs killed or interrupted at any moment resume with the same numbers."""
 
 import json
 import random
@@ -51,7 +51,7 @@ def broken(
 def test_kills_at_chosen_points_change_no_number(
     unbroken: Unbroken, broken: tuple[Path, dict[str, Any]]
 ) -> None:
-    """Nor the images held, to the byte, nor their class names."""
+    """Nor do they change the stored images, to the byte, or their class names."""
     folder, result = broken
     whole = json.loads(unbroken.printed)
     assert numbers(result) == numbers(whole)
@@ -66,7 +66,7 @@ def test_kills_at_chosen_points_change_no_number(
 
 
 def test_finished_work_is_not_repeated(broken: tuple[Path, dict[str, Any]]) -> None:
-    """A finished phase stays so; a partial checkpoint saves the epochs before it."""
+    """Finished phases are kept; a partial checkpoint saves the epochs before it."""
     found = events(broken[0])
     trained = [(e["phase"], e["epoch"]) for e in found if e.get("event") == "epoch"]
     assert any(e.get("event") == "resume" and e["epoch"] > 0 for e in found)
@@ -80,7 +80,7 @@ def test_finished_work_is_not_repeated(broken: tuple[Path, dict[str, Any]]) -> N
 def test_a_budget_for_the_whole_file_holds_the_same_images(
     data: Path, tiny: list[str], tmp_path: Path
 ) -> None:
-    """Class names count as bytes there, so they must not change."""
+    """There class names count as bytes, so they must not change."""
     for folder in data.iterdir():
         shutil.copytree(folder, tmp_path / "photos" / f"{folder.name}-{'long' * 50}")
     flags = ["--data", str(tmp_path / "photos"), "--memory.budget", "24kB"]
@@ -106,7 +106,7 @@ KILLED = [
 def test_kills_at_random_moments_change_no_number(
     recipe: list[str], tiny: list[str], tmp_path: Path
 ) -> None:
-    """Later and later, and after every phase; from the sixth time on it may end."""
+    """Later and later, and after every phase; from the sixth time on the run may finish."""
     arguments = [recipe[0], *tiny[1:], *recipe[1:]]
     whole = finish(*arguments, "--out", tmp_path / "whole")
     folder = tmp_path / "killed"
@@ -136,7 +136,7 @@ def test_kills_at_random_moments_change_no_number(
 def test_deaths_in_the_middle_of_writes_change_no_number(
     tiny: list[str], unbroken: Unbroken, tmp_path: Path
 ) -> None:
-    """In the middle of a file, before it is synced, before and after it gets its name, ..."""
+    """While a file is half written, before it is synced, before and after it is renamed, ..."""
     folder, deaths = tmp_path / "run", 0
     while True:
         death = (MOMENTS[deaths % 5], 1 + deaths // 2)
@@ -151,7 +151,7 @@ def test_deaths_in_the_middle_of_writes_change_no_number(
 
 
 def test_ctrl_c_leaves_a_checkpoint_of_the_last_epoch(tiny: list[str], tmp_path: Path) -> None:
-    """Before the first timed checkpoint; resumed, the numbers are those of an unbroken run."""
+    """Before the first timed checkpoint; resuming gives the numbers of an unbroken run."""
     flags = [*tiny, "--train.epochs", "20", "--phases", "1", "--no-cache"]
     flags += ["--checkpoint-seconds", "3600"]
     whole = finish(*flags, "--out", tmp_path / "whole")
@@ -225,7 +225,7 @@ def test_events_of_a_run(unbroken: Unbroken) -> None:
 def test_a_torn_result_is_written_again_without_training(
     tiny: list[str], finished: Path, unbroken: Unbroken, cli: Cli
 ) -> None:
-    """Killed in the middle of the last line."""
+    """The run was killed while writing the last line."""
     whole = (finished / RESULTS).read_bytes()
     (finished / RESULTS).write_bytes(whole[:-40])
     result = cli.json("run", *tiny, "--out", finished)
@@ -237,7 +237,7 @@ def test_a_torn_result_is_written_again_without_training(
 def test_a_finished_run_answers_at_once(
     tiny: list[str], finished: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    """From the folder, which stays as it is; settings that affect no number may differ."""
+    """From its folder, which is unchanged; settings that affect no number may differ."""
     monkeypatch.setattr("mrdc.experiments.classes.learn_classes", None)
     before = contents(finished)
     flags = ["--threads", "7", "--no-cache", "--checkpoint-seconds", "9", "--device", "cpu"]

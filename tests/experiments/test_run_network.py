@@ -17,7 +17,7 @@ from tests.processes import Cli, contents
 def test_plan_and_pack_embed_with_a_run(
     finished: Path, photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    """By its last network; without that, by the one before, which has other features."""
+    """With its last network or, if that is missing, the one before, whose features differ."""
     flags = [photos, "--budget", "4/class", "--embed", f"run:{finished}"]
     before = contents(finished)
     plan = cli.json("plan", *flags)
@@ -33,7 +33,7 @@ def test_plan_and_pack_embed_with_a_run(
 
 
 def test_the_network_of_a_run_is_that_of_its_last_phase(unbroken: Unbroken) -> None:
-    """With its size."""
+    """It comes with its image size."""
     embedder = load_embedder(f"run:{unbroken.folder}")
     assert embedder.size == 40
     checkpoint = read_checkpoint(unbroken.folder / "phase-02.safetensors")
@@ -58,7 +58,7 @@ def test_the_network_of_a_run_is_that_of_its_last_phase(unbroken: Unbroken) -> N
 def test_other_folders_are_refused(
     kind: str, message: str, finished: Path, photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    """By plan and by pack."""
+    """By both plan and pack."""
     last = finished / "phase-02.safetensors"
     (tmp_path / "empty").mkdir()
     places = {"photos": photos, "file": finished / RESULTS}

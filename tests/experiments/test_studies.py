@@ -98,7 +98,7 @@ def test_studies_share_runs() -> None:
 
 
 def test_equal_settings_have_an_equal_folder() -> None:
-    """Others have another, over all studies, seeds and changes of settings."""
+    """Different settings have different folders, over all studies, seeds and changes."""
     made = list(chain.from_iterable(study_cells(n, OUT, seeds=(0, 1)) for n in NAMES.split()))
     made += chain.from_iterable(full(n) for n in NAMES.split())
     made += study_cells("trade-off", OUT, changes=["train.epochs=2"])
@@ -114,7 +114,7 @@ def test_equal_settings_have_an_equal_folder() -> None:
 
 
 def test_rows_have_all_axes_of_the_study() -> None:
-    """Those of other parts, too, so that one table holds them; --set-all changes all runs."""
+    """Also those of its other parts, so that one table holds all; --set-all changes all runs."""
     places = [tuple(cell.place.values()) for cell in study_cells("codecs", OUT)]
     packed = [(codec, "packed", "0") for codec in ("jpeg", "webp", "avif")]
     assert places == [("jpeg", "file", "0"), *packed]
@@ -135,7 +135,7 @@ def test_superclasses(tmp_path: Path) -> None:
 
 
 def test_superclasses_of_imagenet_are_sorted(tmp_path: Path) -> None:
-    """Its folder stands for the paper's two sets; a file of superclasses is used as on any data."""
+    """Its folder serves for the paper's two sets; a file of superclasses works as on any data."""
     for number in range(1000):
         (tmp_path / "train" / f"n{1440764 + number:08d}").mkdir(parents=True)
     (tmp_path / "val").mkdir()
@@ -183,7 +183,7 @@ def test_studies_that_are_refused(arguments: str, message: str, tmp_path: Path, 
 
 
 def leave(cell: Cell, found: RunResult) -> RunResult:
-    """Leave the folder of a finished run."""
+    """Write the folder of a finished run."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     settings = {**decisive_settings(cell.settings), "stream": IMAGES}
     (cell.folder / "config.json").write_text(json.dumps({"settings": settings}))
@@ -195,7 +195,7 @@ def leave(cell: Cell, found: RunResult) -> RunResult:
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What studies ask for instead of training: names of runs, jobs; `outcomes` can be set."""
+    """Runs and jobs that studies ask for, recorded instead of trained; `outcomes` can be set."""
     asked = SimpleNamespace(names=[], jobs=[])
     asked.outcomes = lambda made: [leave(cell, result(mean_choice=75)) for cell in made]
 
@@ -212,7 +212,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_finished_study_trains_nothing(tmp_path: Path, swept: SimpleNamespace) -> None:
-    """Its result is also in a file; every finished run is reported once."""
+    """Its result is also written to a file; every finished run is reported once."""
     first = run_study("trade-off", tmp_path)
     assert len(swept.names) == 6
     seen: list[tuple[str, bool]] = []
@@ -227,7 +227,7 @@ def test_a_finished_study_trains_nothing(tmp_path: Path, swept: SimpleNamespace)
 
 
 def test_another_study_trains_what_is_left(tmp_path: Path, swept: SimpleNamespace) -> None:
-    """A further seed is trained, too."""
+    """An additional seed is trained, too."""
     run_study("t-sne", tmp_path)
     run_study("selectors", tmp_path)
     assert len(swept.names) == len(set(swept.names)) == 3
@@ -273,7 +273,7 @@ RATIOS = [
     ("quality", "ratio"), [(75, 1.3), (None, 1.0), ([50, 75], 2.2), (50, 3.0), (10, None)]
 )
 def test_the_ratio_of_the_stored_images(quality: Any, ratio: float | None) -> None:
-    """The mean over phases in which it is known, of each phase's own quality if it changes."""
+    """Mean over the phases where it is known, at each phase's own quality if that changes."""
     found = stored_ratio(result(quality=quality, volume_ratios=RATIOS))
     assert found == (None if ratio is None else pytest.approx(ratio))
 
@@ -386,7 +386,7 @@ def test_orders_by_ratio_and_by_training() -> None:
 
 
 def test_help_names_the_studies(cli: Cli) -> None:
-    """With their titles; `list studies` has their questions."""
+    """The help has their titles, `list studies` their questions."""
     assert cli("study", "--help") == 0
     out = " ".join(cli.out.replace("│", " ").split())
     assert all(f"{name}: {study.title[:20]}" in out for name, study in studies().items())

@@ -31,7 +31,7 @@ OUT = Path("out")
 
 
 def settings_of(recipe: str) -> AnySettings:
-    """A recipe on textures, as if --data was given."""
+    """A recipe on textures, as if --data were given."""
     settings: AnySettings = named(recipe).preset.settings
     return replace(settings, data="textures")
 
@@ -78,7 +78,7 @@ def test_the_axis_recipe_takes_recipes() -> None:
 
 
 def test_axes_have_the_names_of_flags() -> None:
-    """With hyphens, and `set`."""
+    """Including hyphens, and `set`."""
     axes = {"train.weight-decay": ["0", "0.1"], "set": ["margin=0.4"]}
     made = cells("lucir", settings_of, axes, OUT)
     assert [cell.settings.train.weight_decay for cell in made] == [0, 0.1]
@@ -86,7 +86,7 @@ def test_axes_have_the_names_of_flags() -> None:
 
 
 def test_a_cell_is_read_back_from_its_file(tmp_path: Path) -> None:
-    """So that a row of BiC comes from BiC."""
+    """So a row of BiC comes from BiC."""
     for cell in cells("lucir", settings_of, {"recipe": ["lucir", "bic"], "seed": ["3"]}, OUT):
         (tmp_path / "cell.json").write_text(json.dumps(_as_json(cell)))
         assert named(str(tmp_path / "cell.json")).preset.settings == cell.settings
@@ -120,7 +120,7 @@ def test_no_two_cells_share_a_folder() -> None:
 def test_a_sweep_is_refused_as_a_whole(
     flags: list[str], message: str, tmp_path: Path, cli: Cli
 ) -> None:
-    """Before any run, and without a folder."""
+    """Before any run, and without creating a folder."""
     given = ["sweep", "lucir", "--data", "textures", "--out", tmp_path / "out"]
     assert message in cli.refused(*given, *(["--grid", *flags] if flags else []))
     assert not (tmp_path / "out").exists()
@@ -178,7 +178,7 @@ def test_detectors_have_their_own_scores(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("fake")
 def test_progress_and_a_table_for_people(tmp_path: Path, cli: Cli) -> None:
-    """In plain lines."""
+    """Both are plain lines."""
     flags = ["--grid", "memory.quality=original", "seed=0,1", "--out", tmp_path, "--jobs", "1"]
     assert cli("sweep", "lucir", "--data", "textures", *flags) == 0
     assert cli.err.splitlines() == [
@@ -196,7 +196,7 @@ def test_progress_and_a_table_for_people(tmp_path: Path, cli: Cli) -> None:
 def test_failures_are_listed_after_the_table(
     broken: set[str], tmp_path: Path, fake: Any, cli: Cli
 ) -> None:
-    """One line each, however long, and progress lines on standard error."""
+    """One line each, however long; progress goes to standard error."""
     why = "no room " * 40 + "[left]"
     fake(lambda c: Failure(str(c.folder), why) if c.place["seed"] in broken else result(54))
     given = ["sweep", "lucir", "--data", "textures", "--out", tmp_path, "--jobs", "1"]
@@ -225,7 +225,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @dataclass
 class Swept:
-    """A sweep of two runs at a time that was killed, and resumed."""
+    """A sweep of two runs at a time that was killed and resumed."""
 
     folder: Path
     found: dict[str, Any]
@@ -234,7 +234,7 @@ class Swept:
 
 @pytest.fixture(scope="module")
 def swept(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Swept:
-    """Killed with its runs, as soon as one of them was finished."""
+    """Killed together with its runs as soon as one of them had finished."""
     root = tmp_path_factory.mktemp("swept")
     out = root / "out"
     flags = ["--grid", "memory.quality=50,25,original", "--jobs", "2", "--out", str(out), "--json"]
@@ -258,7 +258,7 @@ def swept(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Swept
 
 
 def test_a_sweep_prints_its_runs_and_their_table(swept: Swept) -> None:
-    """Also in sweep.json."""
+    """Both are also in sweep.json."""
     folder, found = swept.folder, swept.found
     assert json.loads((folder / "sweep.json").read_text()) == found
     assert found["folder"] == str(folder)
@@ -281,7 +281,7 @@ def test_finished_cells_are_not_trained_again(swept: Swept) -> None:
 def test_a_sweep_has_the_numbers_of_plain_runs(
     swept: Swept, command: list[str], tmp_path: Path, cli: Cli
 ) -> None:
-    """Though two ran at a time, shared their first phases, and were killed."""
+    """Although two ran at a time, shared their first phases, and were killed."""
     for place, found in zip(PLACES, swept.found["runs"], strict=True):
         flags = ["--memory.quality", place.partition("=")[2]]
         before = contents(swept.folder / place)
@@ -294,7 +294,7 @@ def test_a_sweep_has_the_numbers_of_plain_runs(
 def test_a_cell_that_fails_does_not_stop_the_others(
     command: list[str], tmp_path: Path, cli: Cli
 ) -> None:
-    """The sweep ends with code 2 and its error; a file can be swept, too."""
+    """The sweep reports the error and ends with code 2; a file can be swept, too."""
     out, mine = tmp_path / "out", tmp_path / "mine.toml"
     mine.write_text('recipe = "lucir-mrdc"\n')
     grid = ["--grid", "memory.budget=1kB,3/class", "--memory.quality", "50", "--jobs", "1"]
@@ -311,7 +311,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(
     "end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_runs_end_with_their_sweep(command: list[str], tmp_path: Path, end: signal.Signals) -> None:
-    """However it ends; their folders can be resumed, and no other run is started."""
+    """However the sweep ends; their folders can be resumed, and no other run is started."""
     out = tmp_path / "out"
     flags = ["--train.epochs", "100000", "--grid", "seed=0,1", "--jobs", "1", "--out", str(out)]
     given = [sys.executable, "-m", "mrdc", *command, *flags]
@@ -329,7 +329,7 @@ def test_runs_end_with_their_sweep(command: list[str], tmp_path: Path, end: sign
 
 
 def free(folder: Path) -> bool:
-    """Whether no process uses it."""
+    """Whether no process uses a run folder."""
     with suppress(UsageError):
         lock(folder / "lock", "not yet").close()
         return True

@@ -34,7 +34,7 @@ def photo(number: int) -> Photo:
 
 
 def with_boxes(budget: int | str | Budget = "1MB", images: int = 6, each: int = 1) -> ReplayMemory:
-    """A memory of one class, whose image n has n boxes, or `each` times as many."""
+    """A memory of one class, whose image n has n boxes, or n * `each`."""
     memory = ReplayMemory(budget, "jpeg", 50)
     memory.boxes = {
         f"{n}.jpg": boxes(*[(1, 2, 3 + n, 4 + k, k % 2) for k in range(n * each)])
@@ -70,7 +70,7 @@ def test_boxes_survive_saving(file: Path) -> None:
 
 
 def test_files_without_boxes_have_no_arrays_for_them(tmp_path: Path) -> None:
-    """Nor box classes; they have no COCO export."""
+    """They have no box classes and no COCO export, either."""
     memory = ReplayMemory("1MB", "jpeg", 50)
     memory.add({0: [jpeg(0)]})
     memory.save(tmp_path / "a")
@@ -98,7 +98,7 @@ def test_files_without_boxes_have_no_arrays_for_them(tmp_path: Path) -> None:
 def test_invalid_boxes_in_a_file_are_found(
     spoil: dict[str, Any], problem: str, file: Path, tmp_path: Path
 ) -> None:
-    """Even if the checksum is right; such files are neither loaded nor exported."""
+    """Even with a valid checksum; such files are neither loaded nor exported."""
     sound = MemoryFile(file)
     arrays = {name: np.array(array) for name, array in sound.arrays.items()}
     payload = b"".join(map(sound.stored, range(len(sound))))
@@ -127,7 +127,7 @@ def test_invalid_boxes_in_a_file_are_found(
     ],
 )
 def test_invalid_boxes_are_not_saved(rows: Boxes, message: str, file: Path) -> None:
-    """The old file stays."""
+    """The old file is kept."""
     memory, before = ReplayMemory.load(file), file.read_bytes()
     memory.boxes["1.jpg"] = rows
     with pytest.raises(UsageError, match=message):

@@ -59,7 +59,7 @@ WRITTEN = "20/class, 2.5/class, 4/phase, 1234567 originals, 5MB, 3MiB, 1500kB, 1
 
 @pytest.mark.parametrize("text", WRITTEN.split(", "))
 def test_budgets_print_as_they_are_written(text: str) -> None:
-    """Parsing and printing are inverse; a fraction of a byte, as phases share, is dropped."""
+    """Parsing undoes printing; a fraction of a byte, as shares of phases may have, is dropped."""
     budget = parse_budget(text, original_bytes=10)
     assert str(budget) == text
     assert parse_budget(str(budget), original_bytes=10) == budget
@@ -75,7 +75,7 @@ def test_quantity_is_the_longest_prefix() -> None:
 
 
 def test_level_hands_bytes_back() -> None:
-    """A class that needs little leaves the rest to others; a first image always has room."""
+    """A class that needs little leaves the rest to others; a first image always fits."""
     assert level(100, [10, 90], [1, 1]) >= 90
     assert level(100, [10, inf], [1, 1]) == 90
     assert level(100, [60, 60], [1, 1]) == 50

@@ -47,7 +47,7 @@ def test_transforms_make_images_of_one_size(context: str | None, tmp_path: Path)
 
 
 def test_examples_hold_encoded_images_and_do_not_change() -> None:
-    """In the order of the memory, under their own names; transforms are for items alone."""
+    """In the memory's order, under their own names; transforms only apply to items."""
     memory, plain = filled(), filled()
     memory.transform = lambda image: image.float().mean()
     assert memory[0][0].ndim == 0
@@ -75,7 +75,7 @@ def test_training_batches_depend_on_seed_and_epoch_not_on_threads() -> None:
 
 
 def test_batches_hold_every_image_once() -> None:
-    """Shuffled, with their labels, and a short batch at the end."""
+    """Shuffled, with their labels; the last batch may be short."""
     memory = filled()
     batches = list(memory.batches(5, 16))
     assert [len(y) for _, y in batches] == [5, 5, 5, 3]
@@ -86,7 +86,7 @@ def test_batches_hold_every_image_once() -> None:
 
 
 def in_ram(path: Path) -> ReplayMemory:
-    """multiprocessing sends it as shared memory, not in the pickle."""
+    """Sent by multiprocessing as shared memory, not in the pickle."""
     memory = filled(images=60)
     assert memory.nbytes > 20_000
     assert len(ForkingPickler.dumps(memory)) < memory.nbytes / 2
@@ -146,7 +146,7 @@ def test_saving_elsewhere_leaves_the_mapping(
 
 
 def test_memories_that_cannot_be_pickled_say_why(tmp_path: Path) -> None:
-    """The file was replaced, or the bytes are in a file without a name."""
+    """The file was replaced, or the bytes are in an unnamed file."""
     data = pickle.dumps(mapped(tmp_path / "a.mrdc"))
     filled(classes=2).save(tmp_path / "a.mrdc")
     with pytest.raises(MemoryFileError, match="replaced since"):

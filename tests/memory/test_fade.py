@@ -1,4 +1,4 @@
-"""Fading: which scans a memory gives up, and in which order."""
+"""Fading: which scans a memory gives up, and in what order."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def cost(sizes: list[Sizes], levels: list[np.ndarray]) -> int:
 
 
 def at_most(sizes: list[Sizes], levels: list[np.ndarray]) -> list[Sizes]:
-    """The sizes of images after they were cut: no larger at higher levels."""
+    """The sizes of images once cut: no larger at higher levels."""
     steps = np.arange(TOP + 1)
     rows = zip(sizes, levels, strict=True)
     return [np.take_along_axis(s, np.minimum(steps, f[:, None]), axis=1) for s, f in rows]
@@ -44,14 +44,14 @@ RISE = np.arange(10, 10 + TOP + 1)  # bytes of an image at each level
     ],
 )
 def test_a_worked_case(room: int, older: list[int], newer: list[int]) -> None:
-    """The last scan of all images goes first: of lower ranks, and of these the older class."""
+    """The last scan goes first, from the lowest ranks, and among these from the older class."""
     found = fitting_levels([np.array([RISE, RISE])] * 2, room)
     assert [levels.tolist() for levels in found] == [older, newer]
 
 
 @given(CLASSES, ROOM)
 def test_bytes_never_exceed_the_room(sizes: list[Sizes], room: int) -> None:
-    """Unless the lowest level of all is too much; then all are at it."""
+    """Unless even the lowest level is too much; then all images are at it."""
     levels = fitting_levels(sizes, room)
     least = sum(int(of_class[:, 0].sum()) for of_class in sizes)
     assert cost(sizes, levels) <= max(room, least)
@@ -61,7 +61,7 @@ def test_bytes_never_exceed_the_room(sizes: list[Sizes], room: int) -> None:
 
 @given(CLASSES, ROOM)
 def test_images_differ_by_a_level_at_most(sizes: list[Sizes], room: int) -> None:
-    """And within a class a better rank is never more faded."""
+    """Within a class, a better rank is never more faded."""
     levels = fitting_levels(sizes, room)
     every = np.concatenate(levels)
     assert every.max() - every.min() <= 1
@@ -70,7 +70,7 @@ def test_images_differ_by_a_level_at_most(sizes: list[Sizes], room: int) -> None
 
 @given(CLASSES, ROOM, ROOM)
 def test_steps_do_not_matter(sizes: list[Sizes], one: int, other: int) -> None:
-    """A smaller room after a larger one leaves the same bytes as the smaller one at once."""
+    """Shrinking in two steps leaves the same bytes as in one."""
     first, second = max(one, other), min(one, other)
     once = fitting_levels(sizes, second)
     before = at_most(sizes, fitting_levels(sizes, first))

@@ -1,4 +1,4 @@
-"""A memory that fades: scans go before images, and never a byte too many stays."""
+"""A fading memory: scans go before images, and the budget always holds."""
 
 import tempfile
 from dataclasses import replace
@@ -39,7 +39,7 @@ def encoded() -> dict[int, list[Encoded]]:
 
 
 def filled(budget: Budget | int, classes: int = 3, **given: Any) -> ReplayMemory:
-    """A memory that fades, with ten images of each class, added one class after another."""
+    """A fading memory with ten images of each class, added one class after another."""
     memory = ReplayMemory(budget, CODEC, 75, fade=True, **given)
     for label in range(classes):
         memory.add({label: encoded()[label]}, threads=1)
@@ -64,7 +64,7 @@ def test_the_budget_holds_and_scans_go_first(
     unit: Literal["bytes", "originals"],
     accounting: Literal["packed", "file"],
 ) -> None:
-    """New classes, then a smaller budget: every image decodes, and none is lost in vain."""
+    """New classes, then a smaller budget: every image decodes, and none is dropped needlessly."""
     budgets = [Budget(float(n), unit, 1.0) for n in (amount, min(amount, less))]
     memory = ReplayMemory(budgets[0], CODEC, 75, fade=True, accounting=accounting)
     changes = [partial(memory.add, {n: encoded()[n]}) for n in range(3)]
@@ -88,7 +88,7 @@ def test_the_budget_holds_and_scans_go_first(
 @given(st.integers(LEAST, FULL), st.integers(LEAST, FULL))
 @settings(max_examples=15, deadline=None)
 def test_steps_to_a_budget_do_not_matter(one: int, other: int) -> None:
-    """Two steps leave the bytes that one leaves."""
+    """Two steps leave the same bytes as one."""
     budgets = [Budget(float(n), "originals", 1.0) for n in sorted((one, other), reverse=True)]
     twice, once = (filled(Budget(1e9, "bytes")) for _ in range(2))
     for budget in budgets:
@@ -112,7 +112,7 @@ def test_classes_that_come_later_hold_as_many_images() -> None:
 
 
 def test_nothing_is_encoded_again() -> None:
-    """What is left of an image is the start of it; values beside it stay."""
+    """What is left of an image is a prefix of it; its values are kept."""
     memory = ReplayMemory(10**9, CODEC, 75, fade=True)
     memory.add({0: IMAGES[:5]}, values={0: {"logits": np.eye(5)}})
     before = [memory.encoded(n) for n in range(5)]
@@ -124,7 +124,7 @@ def test_nothing_is_encoded_again() -> None:
 
 
 def test_files_spools_and_parts(tmp_path: Path) -> None:
-    """A file fades like a memory in RAM, and goes on fading after it is loaded."""
+    """A file fades like a memory in RAM, and still fades after it is loaded."""
     budget = FULL * 2 // 3
     filled(budget).save(tmp_path / "ram")
     filled(budget, spool=tmp_path).save(tmp_path / "spool")
@@ -142,7 +142,7 @@ def test_files_spools_and_parts(tmp_path: Path) -> None:
 
 
 def test_merged_files_fade(tmp_path: Path) -> None:
-    """Two files become one of two thirds of their bytes, and no image is lost."""
+    """Two files become one with two thirds of their bytes, and no image is lost."""
     paths = [tmp_path / "a", tmp_path / "b"]
     for path, label in zip(paths, (0, 1), strict=True):
         memory = ReplayMemory(10**6, CODEC, 75, fade=label == 1, class_names={label: path.name})
@@ -155,7 +155,7 @@ def test_merged_files_fade(tmp_path: Path) -> None:
 
 
 def test_damage_is_never_sealed(tmp_path: Path) -> None:
-    """A file with a changed byte is not cut: a cut would get a checksum of its own."""
+    """A file with a changed byte is not cut, since a cut would get a new checksum."""
     path = tmp_path / "m"
     filled(10**6).save(path)
     data = bytearray(path.read_bytes())
@@ -188,7 +188,7 @@ def test_a_forged_image_has_no_scans(tmp_path: Path) -> None:
 
 
 def test_a_faded_image_is_still_known() -> None:
-    """If it comes again, whole, it is a duplicate."""
+    """If the full image comes again, it is a duplicate."""
     memory = filled(FULL // 2 + 3000)
     before = len(memory.sources(1))
     memory.extend(1, IMAGES[10:15])
@@ -207,7 +207,7 @@ def test_source_files_and_other_codecs_do_not_fade() -> None:
 
 
 def test_shrunk_images_fade() -> None:
-    """The codec may have a scale."""
+    """A codec with a scale can fade, too."""
     memory = ReplayMemory(10**6, f"{CODEC}@0.5", 75, fade=True)
     memory.add({0: IMAGES[:5]})
     memory.rebudget(Budget(memory.nbytes * 0.8, "originals", 1.0))
@@ -215,7 +215,7 @@ def test_shrunk_images_fade() -> None:
 
 
 def test_codecs_without_scans_are_refused() -> None:
-    """A memory that could not fade would drop images without a word."""
+    """A memory that cannot fade would silently drop images."""
     rule = "fade cuts scans of codec jpeg-progressive, which jpeg does not have"
     with pytest.raises(UsageError, match=rule):
         ReplayMemory(10**6, "jpeg", fade=True)
@@ -227,7 +227,7 @@ def test_codecs_without_scans_are_refused() -> None:
 
 
 def test_a_run_fades(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds more images after the last phase than one that drops them, in the same bytes."""
+    """After the last phase it holds more images than a run that drops them, in the same bytes."""
     monkeypatch.setattr(ClassLearner, "fit", lambda *_, **__: None)
     held = {"quality": "75", "codec": (CODEC,), "budget": "9 originals"}
     runs = [small_run("lucir", memory=held | {"fade": fade}).learn(0, 1) for fade in (1, 0)]

@@ -1,4 +1,4 @@
-"""The memory file: readable elsewhere, and every flipped byte is found."""
+"""The memory file: readable by other programs, and every flipped byte is found."""
 
 import errno
 import io
@@ -86,7 +86,7 @@ def test_wrong_paths_are_refused(tmp_path: Path) -> None:
 
 
 class FullDisk(io.FileIO):
-    """Accepts some bytes, then fails with a full disk."""
+    """Accepts some bytes, then fails as if the disk were full."""
 
     def write(self, data: Any, /) -> int:
         if self.tell() + len(memoryview(data).cast("B")) > 2000:
@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
 def test_an_interrupted_write_leaves_nothing(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C when the file has just appeared, or while it is written."""
+    """Ctrl-C just after the file appears, or while it is written."""
 
     def interrupted(path: Path, mode: str) -> None:
         path.touch()

@@ -42,14 +42,14 @@ RGB = np.repeat(GREY[:, :, None], 3, axis=2)
     ],
 )
 def test_images_of_every_kind_are_stored(image: Any, expected: Pixels) -> None:
-    """With their own pixels, under the label and a number."""
+    """With their own pixels, named by label and number."""
     found, name = stored(image)
     np.testing.assert_array_equal(found, expected)
     assert name == "5/0"
 
 
 def test_paths_are_files(tmp_path: Path) -> None:
-    """By name; the bytes of the file are kept if they are smaller."""
+    """Files are named by path and keep their bytes; a missing one is an error."""
     path = tmp_path / "a.jpg"
     path.write_bytes(jpeg(0))
     for given in (path, str(path)):
@@ -84,7 +84,7 @@ def test_other_images_are_refused_by_name(image: Any, what: str) -> None:
 
 
 def test_one_image_is_not_a_list() -> None:
-    """A path or the bytes of a file where a list belongs."""
+    """A path, or the bytes of a file, instead of a list."""
     for given in ("a.jpg", jpeg(0)):
         with pytest.raises(UsageError, match=r"images of class 3 are one (str|bytes): pass"):
             ReplayMemory("1MB").add({3: given})  # type: ignore[dict-item]

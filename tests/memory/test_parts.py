@@ -1,4 +1,4 @@
-"""Memories in parts: the same as one file, whatever happens on the way."""
+"""Memories in parts equal a single file, even after failures."""
 
 import errno
 import gc
@@ -72,7 +72,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def contents(memory: ReplayMemory) -> list[Any]:
-    """All that a memory holds."""
+    """Everything that a memory holds."""
     names = [name for label in memory.labels for name in memory.sources(label)]
     images = [(memory.encoded(n), memory.values(n)) for n in range(len(memory))]
     return [memory.targets.tolist(), memory.ranks.tolist(), names, images, memory.classes]
@@ -97,7 +97,7 @@ def test_a_folder_holds_what_a_file_holds(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_memory_has_the_same_parts(made: Path, tmp_path: Path) -> None:
-    """Byte for byte, from RAM, from an unnamed file, from a folder and from a file."""
+    """Byte for byte, whether from RAM, an unnamed file, a folder or a file."""
     filled(spool=tmp_path).save(tmp_path / "spooled")
     loaded = ReplayMemory.load(made)
     loaded.save(tmp_path / "again")
@@ -156,7 +156,7 @@ def test_a_large_image_has_a_part_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", ["lots", "20/class", "0", "2kB"])
 def test_impossible_part_sizes_are_refused(size: str) -> None:
-    """With what is allowed."""
+    """The message says what is allowed."""
     with pytest.raises(UsageError, match=r"write bytes such as 1GB|make it [\d,]+ bytes or more"):
         ReplayMemory("1MB", part_size=size).add({0: [jpeg(0)]})
 
@@ -164,7 +164,7 @@ def test_impossible_part_sizes_are_refused(size: str) -> None:
 def test_reading_opens_no_more_parts_than_it_needs(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None to open the memory; few stay mapped; an index is read again only if the file changed."""
+    """None to open the memory; few stay mapped; an index is reread only if its file changed."""
     opened: list[tuple[str, bool]] = []
 
     def spy(path: Path, checked: bool = False) -> MemoryFile:
@@ -192,7 +192,7 @@ def test_workers_read_parts(made: Path) -> None:
 
 
 def test_samples_and_batches_are_those_of_one_file(made: Path) -> None:
-    """The form does not matter."""
+    """They do not depend on the form."""
     memory, loaded = filled(), ReplayMemory.load(made)
     for balanced in (False, True):
         ours, theirs = (m.sample(40, balanced=balanced, seed=3) for m in (memory, loaded))
@@ -202,7 +202,7 @@ def test_samples_and_batches_are_those_of_one_file(made: Path) -> None:
 
 
 def test_folders_are_edited_like_files(folder: Path, tmp_path: Path) -> None:
-    """remove, rebudget, merge and export give what they give for a file."""
+    """remove, rebudget, merge and export give the same results as for a file."""
     memory = ReplayMemory.load(folder)
     memory.part_size = None
     memory.save(tmp_path / "one.mrdc")
@@ -223,7 +223,7 @@ def test_folders_are_edited_like_files(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_memory_is_changed_in_place(folder: Path) -> None:
-    """Old parts disappear once the new ones are the memory, which the changed memory reads."""
+    """Old parts are removed once the new ones, which the changed memory reads, are in place."""
     memory, before = ReplayMemory.load(folder), set(bytes_in(folder))
     memory.remove(0)
     expected = contents(memory)
@@ -242,7 +242,7 @@ def test_a_memory_is_changed_in_place(folder: Path) -> None:
 
 
 def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a manifest and give it a right checksum."""
+    """Change a manifest and give it a valid checksum."""
     about = json.loads((folder / MANIFEST).read_text())
     change(about)
     about["sha256"] = ZEROS
@@ -277,7 +277,7 @@ def test_a_manifest_of_another_memory_is_found(folder: Path, tmp_path: Path) -> 
 
 
 def test_a_part_of_another_memory_is_found(folder: Path) -> None:
-    """When its first image is needed, and by the audit, which checks the other parts, too."""
+    """When its first image is read, and by the audit, which also checks the other parts."""
     first, second = parts(folder)[:2]
     data = first.read_bytes()
     size = second.stat().st_size
@@ -293,7 +293,7 @@ def test_a_part_of_another_memory_is_found(folder: Path) -> None:
 
 
 def test_an_image_that_is_there_twice_is_found(tmp_path: Path) -> None:
-    """By the audit, also if the two are in different parts."""
+    """The audit finds it even if the copies are in different parts."""
     memory = filled(classes=1, images=400)
     images = memory._classes[0]
     twice = (*images.segments, *images.part(3, 4).segments)
@@ -343,13 +343,13 @@ def test_every_flipped_byte_is_found(folder: Path) -> None:
 def test_forged_manifests_are_refused(
     folder: Path, change: Callable[[dict[str, Any]], None], problem: str
 ) -> None:
-    """A right checksum does not make a manifest sensible."""
+    """A valid checksum does not make a manifest sensible."""
     forge(folder, change)
     refused(folder, f"manifest.json: .*{problem}")
 
 
 def test_a_full_disk_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the second part is written: the old memory stays, the first new part goes."""
+    """While writing the second part: the old memory is kept, the first new part removed."""
     before, memory = bytes_in(folder), ReplayMemory.load(folder)
     memory.remove(0)
     plain, count = os.fsync, [0]
@@ -371,7 +371,7 @@ def test_a_full_disk_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("moment", ["part", "manifest"])
 def test_a_killed_write_leaves_the_old_memory(folder: Path, moment: str) -> None:
-    """What it leaves behind is removed by the next write, and by nothing else."""
+    """Its leftovers are removed by the next write, and by nothing else."""
     before, expected = bytes_in(folder), contents(ReplayMemory.load(folder))
     killed = multiprocessing.get_context("fork").Process(target=_killed, args=(folder, moment))
     killed.start()
@@ -386,7 +386,7 @@ def test_a_killed_write_leaves_the_old_memory(folder: Path, moment: str) -> None
 
 
 def _killed(folder: Path, moment: str) -> None:
-    """Save another memory, and die before a file gets its name."""
+    """Save another memory, and die before a file gets its final name."""
     plain = Path.replace
 
     def replace(self: Path, target: Path) -> Path:
@@ -399,7 +399,7 @@ def _killed(folder: Path, moment: str) -> None:
 
 
 def test_two_writers_do_not_mix(folder: Path, tmp_path: Path) -> None:
-    """The second is refused at once; a write in a write of the same thread is one."""
+    """The second is refused at once; a nested write in the same thread is allowed."""
     before, memory = bytes_in(folder), ReplayMemory.load(folder)
     problems = list[str]()
 
@@ -433,7 +433,7 @@ def test_files_and_folders_do_not_replace_each_other(folder: Path, tmp_path: Pat
 
 
 def test_a_memory_that_is_no_longer_used_is_closed(made: Path) -> None:
-    """At once, not when the garbage collector comes by."""
+    """At once, not when the garbage collector runs."""
     memory = ReplayMemory.load(made)
     memory.encoded(0)
     file = weakref.ref(open_file(memory))

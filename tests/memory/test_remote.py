@@ -36,7 +36,7 @@ def test_a_memory_comes_back(bucket: str, tmp_path: Path) -> None:
 def test_opening_reads_the_index_and_images_their_blocks(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every block once, whichever way it is read."""
+    """Every block is read once, however it is accessed."""
     monkeypatch.setattr(remote, "BLOCK", 1000)
     memory = filled()
     memory.save(f"{bucket}/a.mrdc")
@@ -82,7 +82,7 @@ def test_a_memory_that_is_replaced_by_itself(bucket: str) -> None:
 def test_a_memory_that_another_process_replaces(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No image is made of the bytes of two files."""
+    """No image mixes bytes of two files."""
     monkeypatch.setattr(remote, "BLOCK", 1000)
     filled().save(f"{bucket}/a.mrdc")
     memory = ReplayMemory.load(f"{bucket}/a.mrdc")

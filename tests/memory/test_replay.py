@@ -24,7 +24,7 @@ from tests.conftest import jpeg, pixels
 
 
 def of_images(count: int) -> Budget:
-    """A budget of so many image bytes; the index does not count."""
+    """A budget of this many image bytes; the index does not count."""
     return Budget(count, "originals", 1.0)
 
 
@@ -127,7 +127,7 @@ def test_fixed_budget_makes_room_for_new_classes() -> None:
 
 
 def test_classes_may_come_together_or_one_by_one() -> None:
-    """The shares are the same, up to one image; a small class leaves its bytes to the others."""
+    """Both give the same shares, up to one image; a small class leaves its bytes to the others."""
     images = {label: [jpeg(100 * label + n) for n in range(40)] for label in range(4)}
     images[4] = [jpeg(999)]
     together, apart = (ReplayMemory(of_images(20_000), "jpeg", 50) for _ in range(2))
@@ -153,7 +153,7 @@ def test_packed_charges_shared_tables_once() -> None:
 
 
 def test_a_class_without_room_is_named() -> None:
-    """And the memory stays unchanged, when adding and when the budget shrinks."""
+    """A refused class or smaller budget leaves the memory unchanged."""
     memory = ReplayMemory(of_images(3_000), "original", class_names={1: "big"})
     memory.add({0: [jpeg(0)]})
     with pytest.raises(BudgetError, match=r"first images .* \(class 'big', 1/0: .* 2 classes need"):
@@ -214,7 +214,7 @@ def test_a_budget_in_bytes_is_used_up(sides: list[int], budget: int) -> None:
 
 
 def test_exact_duplicates_are_stored_once() -> None:
-    """And counted, per class."""
+    """They are counted per class."""
     memory = ReplayMemory("1MB", "jpeg", 50)
     memory.add({0: [jpeg(0), jpeg(1), jpeg(0), jpeg(0)], 1: [jpeg(0)]})
     assert memory.targets.tolist() == [0, 0, 1]
@@ -260,7 +260,7 @@ def test_classes_may_differ_in_codec_and_quality(tmp_path: Path) -> None:
 def test_a_change_of_codec_or_quality_keeps_a_file_in_its_budget(
     made: tuple[str, int], tmp_path: Path
 ) -> None:
-    """Full memories of many classes, whose names and notes change as well."""
+    """Full memories of many classes, whose names and notes also change."""
     for budget in range(20_000, 20_400, 25):
         memory = filled(budget, classes=12, images=20)
         memory.codec, memory.quality = CODECS[made[0]], made[1]
@@ -310,7 +310,7 @@ def test_wrong_images_and_labels_are_refused(images: dict[int, list[bytes]], mes
 
 
 def test_unreadable_images_raise_or_are_skipped() -> None:
-    """The first one raises, unless `skip` takes it; a class needs one readable image."""
+    """The first one raises, unless `skip` handles it; a class needs a readable image."""
     images = {0: [Photo("good.jpg", lambda: jpeg(0)), Photo("bad.jpg", lambda: jpeg(1)[:200])]}
     memory = ReplayMemory("1MB", "jpeg", 50, class_names={1: "owl"})
     with pytest.raises(ImageError, match=r"bad\.jpg: the image is damaged"):

@@ -62,7 +62,7 @@ def test_plan_and_pack_draw_scenes_at_random(road: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("budget", ["5kB", "9kB", "14kB"])
 def test_plan_and_pack_agree_on_bytes(budget: str, road: Path, tmp_path: Path) -> None:
-    """Boxes included."""
+    """Including boxes."""
     options: dict[str, Any] = {"budget": budget, "qualities": (50, 20), "epsilon": 50.0}
     options["criterion"] = "volume-ratio"
     promised = run_plan(PlanSettings(road, **options), embedder=CHEAP).chosen
@@ -185,7 +185,7 @@ def test_other_programs_read_a_coco_export(road: Path, tmp_path: Path) -> None:
 
 
 def test_exported_names_are_safe_and_distinct(tmp_path: Path) -> None:
-    """Nothing leaves the folder, whatever an image was called; the extension fits the bytes."""
+    """Nothing leaves the folder, whatever the image's name; the extension fits the bytes."""
     names = ["../../x.png", "a.jpg", "a.png", "A.jpg", "b/c.jpg", "b_c.jpg", "/etc/x.jpg", ".."]
     memory = ReplayMemory("1MB", "jpeg", 50)
     memory.box_classes = CLASSES

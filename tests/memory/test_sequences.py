@@ -32,7 +32,7 @@ Held = dict[tuple[int, str], tuple[bytes, str]]
 
 
 class Versioned(Jpeg):
-    """JPEG by an encoder whose version changes."""
+    """JPEG from an encoder whose version changes."""
 
     name = "versioned"
     version = "1"

@@ -32,7 +32,7 @@ SIZE = len(BMP[0])
 
 
 def room_for(images: int) -> Budget:
-    """A budget for so many of `BMP`."""
+    """A budget for this many of `BMP`."""
     return Budget(images * SIZE, "originals", 1.0)
 
 
@@ -78,7 +78,7 @@ def test_extending_makes_room_like_adding() -> None:
 
 
 def test_unnamed_images_are_numbered_on() -> None:
-    """Names stay unique; an image that comes twice is stored once, where it ranks best."""
+    """Names stay unique; an image that comes twice is stored once, at its best rank."""
     memory = plain(10)
     memory.extend(3, BMP[:2])
     memory.extend(3, BMP[1:4])
@@ -144,7 +144,7 @@ def test_a_reservoir_is_a_uniform_sample(over: Any) -> None:
 
 @pytest.mark.parametrize("over", ["class", "all"])
 def test_batches_do_not_matter_to_a_reservoir(over: Any) -> None:
-    """One by one, in batches or twice: the same images."""
+    """One by one, in batches or repeated: the same images."""
     names = [f"x{n}" for n in range(60)]
     one, batches, twice = plain(8), plain(8), plain(8)
     for name in names:
@@ -160,7 +160,7 @@ def test_batches_do_not_matter_to_a_reservoir(over: Any) -> None:
 
 
 def test_reservoirs_share_by_class_or_not() -> None:
-    """90 images of one class and 10 of another in the room of 20."""
+    """90 images of one class and 10 of another, with room for 20."""
     by_class, overall = plain(20), plain(20)
     common, rare = [f"a{n}" for n in range(90)], [f"b{n}" for n in range(100, 110)]
     for memory, over in ((by_class, "class"), (overall, "all")):
@@ -172,7 +172,7 @@ def test_reservoirs_share_by_class_or_not() -> None:
 
 
 def test_no_class_is_lost_over_all() -> None:
-    """The best image of each class stays, however many of another come."""
+    """Each class keeps its best image, however many images of others come."""
     memory = plain(3)
     offer(memory, ["a0"], 0, over="all")
     offer(memory, [f"b{n}" for n in range(1, 200)], 1, over="all")
@@ -199,7 +199,7 @@ def test_full_reservoirs_do_not_encode_what_they_reject() -> None:
 
 
 def test_a_reservoir_uses_room_that_appears() -> None:
-    """After a larger budget it fills up again."""
+    """With a larger budget it fills up again."""
     memory = plain(4)
     offer(memory, [f"x{n}" for n in range(50)], 0)
     memory.rebudget(room_for(9))
@@ -224,7 +224,7 @@ def test_wrong_batches_are_refused() -> None:
 
 @pytest.mark.parametrize("over", ["class", "all"])
 def test_unreadable_images_of_a_stream_are_skipped(over: Any) -> None:
-    """Also if no image of their class can be read."""
+    """Even if no image of their class can be read."""
     memory, skipped = plain(4), list[ImageError]()
     memory.reservoir([BMP[0], b"text"], [0, 1], over=over, skip=skipped.append)
     assert (memory.targets.tolist(), len(skipped)) == ([0], 1)
@@ -234,7 +234,7 @@ def test_unreadable_images_of_a_stream_are_skipped(over: Any) -> None:
 
 
 def test_samples_are_batches_of_images_and_labels() -> None:
-    """No image twice until all were drawn; the same seed, the same images."""
+    """No image repeats until all are drawn; the seed determines the images."""
     memory = plain(20)
     memory.add({0: BMP[:6], 5: BMP[6:10]})
     images, labels = memory.sample(10)
@@ -248,7 +248,7 @@ def test_samples_are_batches_of_images_and_labels() -> None:
 
 
 def test_balanced_samples_draw_every_class_as_often() -> None:
-    """Whatever it holds; a class with few images is repeated."""
+    """However many images it holds; a class with few images is repeated."""
     memory = plain(40)
     memory.add({0: BMP[:30], 1: BMP[30:32], 2: BMP[40:43]})
     labels = memory.sample(9, balanced=True)[1]
@@ -272,7 +272,7 @@ def test_samples_are_transformed() -> None:
 
 
 def test_nothing_can_be_drawn_from_an_empty_memory() -> None:
-    """Nor fewer than one image."""
+    """Drawing fewer than one image is refused, too."""
     memory = plain(4)
     with pytest.raises(UsageError, match="the memory is empty: add images before"):
         memory.sample(1)
@@ -282,7 +282,7 @@ def test_nothing_can_be_drawn_from_an_empty_memory() -> None:
 
 
 def test_memories_describe_themselves() -> None:
-    """In a console."""
+    """The repr gives images, classes, bytes and codec."""
     memory = plain(4)
     memory.add({0: BMP[:2]})
     found = f"<ReplayMemory: 2 images of 1 classes, {2 * SIZE} of {4 * SIZE} bytes, original>"

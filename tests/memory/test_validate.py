@@ -1,4 +1,4 @@
-"""Files with a right checksum that make no sense are refused when they are opened."""
+"""Invalid files with a valid checksum are refused when they are opened."""
 
 import json
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def in_header(name: str, key: str, value: Any) -> Callable[[Parts], None]:
 
 
 def without_sources(parts: Parts) -> None:
-    """Remove the array's bytes, and move the payload up."""
+    """Remove the array's bytes, and move the payload forward."""
     begin, end = parts.header["sources"]["data_offsets"]
     del parts.data[begin:end]
     parts.header["sources"] |= {"shape": [0], "data_offsets": [begin, begin]}
@@ -123,7 +123,7 @@ FORGERIES: list[tuple[Callable[[Parts], None], str]] = [
 def test_a_forged_file_is_refused(
     change: Callable[[Parts], None], problem: str, path: Path
 ) -> None:
-    """With a right checksum, by everything that opens it."""
+    """Despite a valid checksum, by everything that opens it."""
     parts = Parts.of(path)
     change(parts)
     path.write_bytes(parts.join())
@@ -145,7 +145,7 @@ def test_a_forged_file_is_refused(
 def test_arrays_of_another_kind_are_refused(
     change: Callable[[Parts], None], problem: str, path: Path
 ) -> None:
-    """Whether safetensors or we notice it."""
+    """Whether safetensors or our own checks notice."""
     parts = Parts.of(path)
     change(parts)
     path.write_bytes(parts.join())
@@ -163,7 +163,7 @@ def test_an_empty_checksum_is_refused(path: Path) -> None:
 def test_a_header_that_safetensors_cannot_read_is_not_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file that was there stays."""
+    """The existing file is kept."""
     memory, before = ReplayMemory.load(path), path.read_bytes()
     monkeypatch.setattr("mrdc.memory.write.HEADER_BYTES", 500)
     with pytest.raises(OutputError, match="the header of a memory file holds 500"):

@@ -1,4 +1,4 @@
-"""Values beside images: in the file, under the budget."""
+"""Values stored with images: in the file, within the budget."""
 
 import json
 import tarfile
@@ -78,7 +78,7 @@ def test_values_survive_saving(tmp_path: Path) -> None:
 
 
 def test_values_are_sampled_with_their_images() -> None:
-    """As tensors, in the order of the labels; an image without the value is named."""
+    """As tensors, in the order of the labels; an image without the value is reported."""
     memory = with_logits()
     _, labels, found, tasks = memory.sample(8, values=("logits", "task"))
     assert found.shape == (8, 10) and torch.equal(tasks, labels)
@@ -131,7 +131,7 @@ def test_other_values_are_refused(column: Any, message: str) -> None:
              b'[{},{"a":["<f4",-1]}]\0', b"[" * 9999, b'[3,{}]\0'],
 )  # fmt: skip
 def test_damaged_values_are_found(data: bytes, tmp_path: Path) -> None:
-    """When read, and by the audit, even if the checksum is right."""
+    """When read, and by the audit, even with a valid checksum."""
     with pytest.raises(MemoryFileError, match="values beside an image are damaged"):
         unpack(data)
     memory = ReplayMemory("1MB")

@@ -94,7 +94,7 @@ def test_interleaving_keeps_everything(train: int, validation: int) -> None:
 
 
 def test_bic_weighs_distillation_by_the_share_of_old_classes() -> None:
-    """3 old of 4: 3/4 soft and 1/4 hard; the teacher's new classes are corrected."""
+    """3 of 4 classes are old: 3/4 soft and 1/4 hard; the teacher's new classes are corrected."""
     new, old, y = torch.randn(5, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 3])
     x, hard = torch.empty(5), F.cross_entropy(new, y)
     assert torch.equal(BiC().loss(says(new), None, x, y), hard)
@@ -113,7 +113,7 @@ def test_bic_weighs_distillation_by_the_share_of_old_classes() -> None:
 def test_distillation_can_be_weighed_by_phases_or_added_in_full(
     weighting: Any, soft: float, hard: float
 ) -> None:
-    """In the third phase, with 3 old classes of 4; in the first there is cross-entropy alone."""
+    """In the third phase, with 3 old classes of 4; the first phase has cross-entropy alone."""
     new, old, y = torch.randn(5, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 3])
     method, x = BiC(weighting=weighting, phase_=2), torch.empty(5)
     parts = soft_cross_entropy(new, old, 2.0), F.cross_entropy(new, y)
@@ -123,7 +123,7 @@ def test_distillation_can_be_weighed_by_phases_or_added_in_full(
 
 
 def test_the_phase_is_counted() -> None:
-    """From 0; it is part of the state, so that a resumed run weighs as before."""
+    """From 0; it is part of the state, so a resumed run uses the same weights."""
     run = small_run(BiC(weighting="phases"))
     for phase in range(2):
         run.learn(phase)

@@ -39,7 +39,7 @@ def greys(labels: list[int], first: int = 0) -> Examples:
 
 
 def who(images: Tensor) -> list[int]:
-    """The greys of images."""
+    """The grey levels of images."""
     return [round(float(image.float().mean())) for image in images]
 
 
@@ -47,7 +47,7 @@ def who(images: Tensor) -> list[int]:
 
 
 def slow_nearest(rows: Tensor, candidates: int, count: int) -> list[list[int]]:
-    """Row by row, by angle."""
+    """Nearest rows by angle, one row at a time."""
     found = []
     for place, row in enumerate(rows.double()):
         angles = F.cosine_similarity(row[None], rows[:candidates].double()).neg().tolist()
@@ -88,7 +88,7 @@ def test_an_image_is_no_neighbour_of_itself_even_among_copies() -> None:
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(6, 30), st.integers(0, 99))
 def test_neighbours_are_fetched_once(n: int, k: int, candidates: int, seed: int) -> None:
-    """All that are needed, and the same number for every batch of one size."""
+    """All that are needed, and equally many for every batch of one size."""
     near = np.random.default_rng(seed).integers(candidates, size=(n, k))
     places, links = once(near, candidates)
     assert (places[links] == near.ravel()).all()
@@ -160,7 +160,7 @@ def test_neighbours_are_matched_anew_on_the_views_of_every_epoch(resident: Resid
 def test_a_phase_starts_with_no_momentum_and_neighbours_if_needed(
     phase: int, neighbours: int
 ) -> None:
-    """Neither the first phase nor a number of 0 has neighbours."""
+    """There are no neighbours in the first phase, nor if their number is 0."""
     method, now, _ = neighbourly(phase, neighbours=neighbours)
     assert (now.companions is None) == (phase == 0 or neighbours == 0)
     assert method.momentum_ is not None and method.momentum_.tolist() == [0.0] * 16
@@ -202,7 +202,7 @@ def test_neighbours_get_no_gradient_and_scale_that_of_the_image() -> None:
 
 @pytest.mark.parametrize(("mine", "theirs"), [(-1e4, -1e4), (-1e4, 1e4), (1e4, -1e4), (1e4, 1e4)])
 def test_the_colliding_loss_is_finite(mine: float, theirs: float) -> None:
-    """For certain and wrong predictions too, and so are its gradients."""
+    """Even for certain and wrong predictions, and so are its gradients."""
     own = torch.tensor([[mine, 0.0]], requires_grad=True)
     near = torch.tensor([[[theirs, 0.0]] * 2])
     loss = colliding(own, near, torch.tensor([0]), 0.5)

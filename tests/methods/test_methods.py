@@ -56,7 +56,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_soft_cross_entropy_by_hand() -> None:
-    """Entropy of (3/4, 1/4) if both agree, ln 2 against (1/2, 1/2); no square of T."""
+    """Entropy of (3/4, 1/4) if both agree, ln 2 against (1/2, 1/2); not scaled by T squared."""
     old = torch.tensor([[2 * LN3, 0.0]])
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     for new, expected in (([2 * LN3, 0.0, 5.0], entropy), ([1.0, 1.0, 5.0], LN2)):
@@ -74,7 +74,7 @@ def test_a_student_like_its_teacher_gets_no_gradient(
 
 
 def test_lwf_adds_a_quarter_of_t_squared_times_the_distance() -> None:
-    """Cross-entropy over all classes + 4 * 0.25 * KL; without KL in the first phase."""
+    """Cross-entropy over all classes + 4 * 0.25 * KL; no KL in the first phase."""
     old, new, labels = torch.randn(4, 3), torch.randn(4, 5), torch.tensor([0, 2, 3, 4])
     plain = F.cross_entropy(new, labels)
     x = torch.empty(4)
@@ -175,7 +175,7 @@ def test_first_phases_are_shared_only_if_they_are_equal() -> None:
 
 
 def test_a_method_from_elsewhere_shares_a_first_phase_once_it_names_it() -> None:
-    """Otherwise another loss would get the network that plain cross-entropy has trained."""
+    """Otherwise another loss would get the network trained with plain cross-entropy."""
 
     class Smooth(LUCIR):
         def classification(self, model: Net, out: Output, y: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ def test_a_method_from_elsewhere_shares_a_first_phase_once_it_names_it() -> None
 
 
 def test_less_forget_by_hand() -> None:
-    """1 - 0.6 and 1 - (-1), whatever the lengths: 1.2 on average; 0 if nothing has turned."""
+    """1 - 0.6 and 1 - (-1), whatever the lengths: 1.2 on average; 0 without rotation."""
     old = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     assert less_forget(torch.tensor([[3.0, 4.0], [0.0, -7.0]]), old).item() == pytest.approx(1.2)
     new = (3 * old).requires_grad_()
@@ -240,7 +240,7 @@ def test_lucir_ranks_old_images_by_cosines() -> None:
 
 
 def test_new_rows_are_directions_of_mean_unit_features() -> None:
-    """As long as the old ones on average: those of 1 and 3 give 2, whatever features' lengths."""
+    """As long as the old rows on average: 1 and 3 give 2, whatever the features' lengths."""
     net, old = tiny(), torch.zeros(2, 16)
     old[0, 0], old[1, 1] = 1.0, 3.0
     net.head.grow(2, old)
@@ -308,7 +308,7 @@ def test_a_phase_has_the_memory_and_the_network_of_the_one_before(
 
 
 def test_bounds_and_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finetune sees new images alone, joint all with a new network; views are of all classes."""
+    """Finetune trains on new images, joint on all with a new network; tests see all classes."""
     parts: list[tuple[int, ...]] = []
     monkeypatch.setattr(ClassLearner, "fit", lambda self, part, *_, **__: parts.append(part.labels))
     run = small_run("finetune").learn(0, 1)
@@ -327,7 +327,7 @@ def test_bounds_and_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gradients_are_clamped_for_podnet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To [-5, 5], in every stage; for no other method."""
+    """To [-5, 5] in every stage; not for other methods."""
     seen: list[float | None] = []
     note = lambda *_, clamp, **__: seen.append(clamp)  # noqa: E731
     monkeypatch.setattr(mrdc.training.learner, "fit", note)
@@ -338,7 +338,7 @@ def test_gradients_are_clamped_for_podnet(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("method", ["lwf", "joint", "tpcil"])
 def test_the_networks_that_learn_are_compiled(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every phase, even one with a new network, with its teacher and for its companions."""
+    """In every phase, even with a new network, along with its teacher and for its companions."""
     seen: list[tuple[int, bool]] = []
 
     def look(self: ClassLearner, *_: Any, companions: Any = None, **__: Any) -> None:
@@ -355,7 +355,7 @@ def test_the_networks_that_learn_are_compiled(method: str, monkeypatch: pytest.M
 
 
 def test_time_before_a_stop_counts() -> None:
-    """In the seconds of the phase, and in their parts."""
+    """It is included in the seconds of the phase and of its parts."""
     train = TrainSettings(epochs=2, batch_size=16)
     keeper = Remembers(stop=(0, 1))
     with pytest.raises(KilledError):

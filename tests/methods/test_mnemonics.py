@@ -51,7 +51,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_prototypes_by_hand() -> None:
-    """Mean features, or the rows of labels without any; gradients pass to the features."""
+    """Mean features, or head rows for labels without any; gradients reach the features."""
     rows = torch.tensor([[9.0, 9.0], [8.0, 8.0], [7.0, 7.0]], requires_grad=True)
     features = torch.tensor([[1.0, 0.0], [5.0, 6.0], [2.0, 4.0]], requires_grad=True)
     got = as_prototypes(rows, features, torch.tensor([2, 0, 2]))
@@ -156,7 +156,7 @@ class Case:
         )
 
     def scores(self, features: Tensor, pixels_by: str) -> Tensor:
-        """Scores of the queries, from other formulas."""
+        """Scores of the queries, computed by other formulas."""
         if pixels_by == "prototype":
             rows = torch.stack([features[:2].mean(0), self.rows[1], features[2:].mean(0)])
             return F.cosine_similarity(self.queries[:, None], rows[None], dim=2)
@@ -203,7 +203,7 @@ def test_learned_pixels_lower_the_loss_of_queries(pixels_by: Any) -> None:
 
 
 def test_two_steps_by_hand() -> None:
-    """SGD on normalised pixels, with momentum, decay and half the rate in the second pass."""
+    """SGD on normalised pixels with momentum and decay, at half the rate in the second pass."""
     given = Case()
     values = (given.images - given.net.mean) / given.net.std
     speed = torch.zeros_like(values)
@@ -242,7 +242,7 @@ def test_every_query_is_used_once_per_pass() -> None:
 
 
 def test_a_phase_learns_from_all_it_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From new images and old exemplars; squares of the files are learned, rounded and reported."""
+    """New images and old exemplars; squares of the files are learned, rounded and reported."""
     fresh = Examples(tuple(photo(name, n, 20, 24) for n, name in enumerate("abcd")), (2, 2, 2, 2))
     memory = Examples(tuple(photo(name, 50 + n) for n, name in enumerate("abc")), (0, 0, 1))
     train, best = fresh + memory, fresh.pick([3, 1])
@@ -311,7 +311,7 @@ def test_bilevel_starts_from_the_head_and_changes_are_averaged(
 
 @pytest.mark.parametrize(("learned", "warned"), [(0.49, True), (0.51, False)])
 def test_warns_if_rounding_undoes_the_changes(learned: float, warned: bool) -> None:
-    """Below half a grey level, which the published settings do not reach."""
+    """A change below half a grey level, as with the published settings, gets a warning."""
     method = Mnemonics()
     settings = (method.pixels, method.pixel_lr, method.pixel_epochs, method.pixel_decay)
     assert settings == ("prototype", 1e-5, 1, 5e-4)
@@ -383,7 +383,7 @@ def phases(quality: str) -> tuple[Run, list[SimpleNamespace]]:
 
 
 def test_kernels_are_fixed_from_the_second_phase_on() -> None:
-    """Bit by bit; their multipliers move in every phase, and are the parameters it adds."""
+    """Bit for bit; their multipliers, the added parameters, change in every phase."""
     run, (first, second, third) = phases("original")
     assert (first.body, second.body, third.body) == ("plain", "scaled", "scaled")
     assert len(first.kernels) == len(third.kernels) == len(third.scales) == 20

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def slow_row(image: Tensor) -> list[float]:
-    """Squares of a map (c, h, w) summed over each side, number by number, as a unit row."""
+    """Squares of a map (c, h, w) summed over each side, one number at a time, as a unit row."""
     channels, height, width = image.shape
     squares = (image.double() ** 2).tolist()
     c, h, w = range(channels), range(height), range(width)
@@ -64,7 +64,7 @@ def test_pod_against_a_loop() -> None:
 
 
 def test_pod_of_equal_maps_is_zero_with_finite_gradients() -> None:
-    """As at the start of a phase, which NaN would end."""
+    """As at the start of a phase, where NaN would end training."""
     maps = tuple(torch.randn(2, 3, 4, 4, requires_grad=True) for _ in range(4))
     loss = pod_spatial(maps, tuple(m.detach() for m in maps))
     loss.backward()  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ def test_the_papers_nca_by_hand() -> None:
 
 
 def test_podnet_has_three_losses() -> None:
-    """All of scaled scores; the margin counts in the paper's alone, times the scale."""
+    """All use scaled scores; the margin matters only in the paper's, times the scale."""
     logits, y, x = 3 * torch.randn(4, 5), torch.tensor([0, 1, 2, 4]), torch.empty(4)
     net = says(logits / 2)
     cast(Says, net).scale = 2.0
@@ -151,7 +151,7 @@ def test_podnet_has_three_losses() -> None:
 def test_podnet_weighs_distillation_by_all_classes_over_the_new(
     spatial: float, flat: float
 ) -> None:
-    """sqrt(60 / 10) for 50 + 10: the new ones count among those seen."""
+    """sqrt(60 / 10) for 50 + 10: the new classes count as seen."""
     maps = tuple(torch.randn(2, 3, 4, 4) for _ in range(4))
     others = tuple(torch.randn(2, 3, 4, 4) for _ in range(4))
     a, b = torch.randn(2, 6), torch.randn(2, 6)
@@ -186,7 +186,7 @@ def test_centres_are_means_of_the_nearest_features() -> None:
 
 
 def test_centres_do_not_depend_on_threads() -> None:
-    """Bit by bit, for a class as large as ImageNet's."""
+    """Bit for bit, for a class as large as ImageNet's."""
     limits = pytest.importorskip("threadpoolctl").threadpool_limits
     features = torch.randn(1300, 64).abs()
     centres = []

@@ -176,7 +176,7 @@ def test_vertices_are_drawn_uniformly() -> None:
 
 
 class Watched:
-    """A linear network that notes what it sees."""
+    """A linear network that records its inputs."""
 
     def __init__(self) -> None:
         self.to_features = torch.randn(12, 4)
@@ -218,7 +218,7 @@ def test_the_loss_by_hand() -> None:
     [([5, 0], [0, 5, 3, 1, 4, 2]), ([4, 1, 3], [3, 1, 4, 0, 5, 2]), ([], [3, 0, 1, 5, 4, 2])],
 )
 def test_picked_images_are_stored_first(picked: list[int], expected: list[int]) -> None:
-    """Both they and the others in the order of the ranking."""
+    """Picked images and the others are each in the order of the ranking."""
     method, ranking = TPCIL(), [3, 0, 1, 5, 4, 2]
     method.picked = {7: picked, 8: [2]}
     assert method.arrange(list("abcdef"), ranking, 7) == expected
@@ -227,7 +227,7 @@ def test_picked_images_are_stored_first(picked: list[int], expected: list[int]) 
 
 
 def padded(seed: int, size: int = 2000) -> bytes:
-    """A JPEG file of this many bytes, by a comment."""
+    """A JPEG file padded to this many bytes by a comment."""
     data = jpeg(seed, 95, 20, 24)
     more = size - len(data)
     return data[:2] + b"\xff\xfe" + (more - 2).to_bytes(2, "big") + bytes(more - 4) + data[2:]
@@ -308,7 +308,7 @@ def test_references_are_features_of_stored_images(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("vertices", "count"), [(3, 3), (128, 5)])
 def test_companions_are_spread_over_the_memory(vertices: int, count: int) -> None:
-    """As evaluation views, positions after the new images; at most all there are."""
+    """As evaluation views, positioned after the new images; at most all stored ones."""
     net = tiny(classes=2)
     fresh, memory = examples([2, 2]), examples([0, 0, 0, 1, 1])
     features = {fresh: torch.randn(2, 16), memory: torch.randn(5, 16)}

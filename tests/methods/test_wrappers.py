@@ -1,4 +1,4 @@
-"""Methods around methods: delegation, settings, state, AANets, and runs of method instances."""
+"""Wrapper methods: delegation, settings, state, AANets, and runs of method instances."""
 
 from dataclasses import replace
 from functools import partialmethod
@@ -49,7 +49,7 @@ PROPERTIES = {"needs", "first_phase"}
     ],
 )
 def test_the_inner_method_handles_the_rest(kind: type[Wrapper], own: set[str]) -> None:
-    """Every hook and property of a method, with its arguments and its result."""
+    """Every hook and property of a method, with its arguments and result."""
     assert {"needs", "loss", "substitutes", "arrange", "report", "first_phase"} <= HOOKS
     calls: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -96,7 +96,7 @@ def test_state_returns_to_the_method_that_learned_it() -> None:
 
 @pytest.mark.parametrize("phase", [0, 1, 2])
 def test_two_branches_from_the_second_phase_on(phase: int) -> None:
-    """Made once, before the inner method starts; features stay the same, bit by bit."""
+    """Made once, before the inner method starts; features stay the same, bit for bit."""
     seen: list[str] = []
     inner = SimpleNamespace(start_phase=lambda now: seen.append(now.model.body))
     net = tiny(classes=2).with_body("branches" if phase == 2 else "plain")
@@ -142,7 +142,7 @@ def test_instances_run_and_wrappers_nest_in_either_order(method: Wrapper) -> Non
 
 
 class Order(Method):
-    """Overrides every hook around storing, and calls none of the original ones."""
+    """Overrides every hook around storing, without calling super."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
@@ -181,7 +181,7 @@ class Bilinear(Linear):
 
 
 class Own(Method):
-    """A method with a head, a loss and a state of its own."""
+    """A method with its own head, loss and state."""
 
     seen_: int = 0
 
@@ -198,7 +198,7 @@ class Own(Method):
 
 
 def test_a_method_with_its_own_head_survives_a_checkpoint() -> None:
-    """Stopped inside its second phase, it resumes to the same bits."""
+    """Stopped inside its second phase, it resumes with the same bits."""
     whole, broken = Remembers(), Remembers(stop=(1, 1))
     result = learned(Own(), whole)
     seen = sum(len(stored(saved.memory)) for saved in whole.saved)

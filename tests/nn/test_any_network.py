@@ -109,7 +109,7 @@ def test_any_network_learns_and_resumes_to_the_same_bits(
 
 
 def test_mnemonics_scales_the_kernels_of_any_network() -> None:
-    """Grouped ones too; their multipliers are the parameters it adds."""
+    """Grouped ones, too; the multipliers are the only added parameters."""
     keeper = Remembers()
     result = learned(Mnemonics(), network := Pyramid(), keeper)
     tensors = keeper.saved[-1].checkpoint.tensors["model"]
@@ -157,7 +157,7 @@ class Returns(nn.Module):
     ],
 )
 def test_refuses_networks_that_return_something_else(value: object, shown: str) -> None:
-    """The message says what is allowed and what came."""
+    """The message says what is allowed and what was returned."""
     message = rf"network must return features \(n, d\), a map .*several maps, got {shown}"
     with pytest.raises(UsageError, match=message):
         learned(LUCIR(), Returns(value), Remembers())

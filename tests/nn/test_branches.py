@@ -1,4 +1,4 @@
-"""Networks that learn at two rates: multipliers, two branches, and what they cost."""
+"""Networks that learn at two rates: multipliers, two branches, and their cost."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -40,19 +40,19 @@ def everything(out: Output) -> list[Tensor]:
 
 
 def same(one: Output, other: Output) -> bool:
-    """Bit by bit."""
+    """Whether tensors are equal bit for bit."""
     pairs = zip(everything(one), everything(other), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
 def learning(net: nn.Module) -> set[str]:
-    """Names of the parameters that learn."""
+    """Names of the trainable parameters."""
     return {name for name, p in net.named_parameters() if p.requires_grad}
 
 
 @pytest.mark.slow  # a GPU test compares compiled networks, too
 def test_a_compiled_network_computes_and_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced as for a GPU; two branches have a plain and a scaled network in them."""
+    """Traced as for a GPU; two branches cover a plain and a scaled network."""
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **more: real(f, backend="aot_eager", **more))
     net, x, found = tiny("branches").train(), images(), list[list[Tensor]]()
@@ -122,7 +122,7 @@ def branches(variant: Variant) -> Branches:
 @EVERY_VARIANT
 @pytest.mark.parametrize("mix", [(0.1, 0.9, 1.5, -0.25), (0.0,) * 4, (1.0,) * 4])
 def test_branches_are_mixed_after_every_stage(variant: Variant, mix: tuple[float, ...]) -> None:
-    """alpha * stable + (1 - alpha) * plastic, both of the mix before."""
+    """alpha * stable + (1 - alpha) * plastic, both computed from the previous mix."""
     net, x = branches(variant), torch.randn(2, 3, 16, 16)
     net.alpha.data = torch.tensor(mix)
     maps = net(x)
@@ -143,7 +143,7 @@ def test_branches_are_mixed_after_every_stage(variant: Variant, mix: tuple[float
 def test_a_new_body_computes_exactly_the_same(
     variant: Variant, body: Body, layout: torch.memory_format
 ) -> None:
-    """Maps, features, scores and logits, bit by bit: it takes over in the middle of a run."""
+    """Maps, features, scores and logits, bit for bit: it takes over in the middle of a run."""
     net, x = tiny(variant=variant).to(memory_format=layout), images()
     with torch.inference_mode():
         before = net(x)
@@ -193,7 +193,7 @@ def test_a_teacher_computes_the_same_and_never_learns(variant: Variant, body: Bo
 
 @EVERY_BODY
 def test_a_teacher_becomes_the_next_one_of_its_body(body: Body) -> None:
-    """In place: the same parameters, alpha among them, with the values of the other."""
+    """In place: the same parameters, including alpha, get the values of the other."""
     teacher, following, x = tiny(body).frozen(), tiny(body).frozen(), images()
     following.head.grow(2)
     weights = list(teacher.backbone.parameters())
@@ -207,7 +207,7 @@ def test_a_teacher_becomes_the_next_one_of_its_body(body: Body) -> None:
 
 @EVERY_BODY
 def test_a_steady_output_is_that_of_evaluation(body: Body) -> None:
-    """Without gradients; no statistic moves, and all modes stay, even after an error."""
+    """Without gradients; no statistic changes, and all modes are kept, even after an error."""
     net, x = tiny(body), images()
     with torch.inference_mode():
         expected = net(x)

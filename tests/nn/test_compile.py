@@ -1,4 +1,4 @@
-"""Compiled code is kept for other processes, and compiled by one of them."""
+"""Compiled code is kept for other processes, and only one of them compiles it."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from tests.helpers import tiny
 
 
 def test_code_is_kept_by_version_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In our cache folder, unless the user has chosen another for torch."""
+    """In our cache folder, unless the user has set another one for torch."""
     monkeypatch.delenv(FOLDER, raising=False)
     expected = str(tmp_path / "cache/compiled" / f"torch-{torch.__version__}")
     keep_code()
@@ -40,7 +40,7 @@ def test_a_folder_that_cannot_be_used_is_no_reason_to_stop(
 
 
 def test_one_process_compiles_while_others_with_the_same_network_wait() -> None:
-    """Others, with other networks or another batch, do not."""
+    """Processes with another network or batch size do not wait."""
     net = tiny("plain", Linear, classes=2)
     with compiling([net], 8):
         (file,) = (code_folder() or Path()).glob("*.lock")
@@ -54,7 +54,7 @@ def test_one_process_compiles_while_others_with_the_same_network_wait() -> None:
 
 @pytest.mark.slow
 def test_a_run_does_not_import_what_it_may_not_need() -> None:
-    """Each takes seconds: for scenes, and for compiled networks."""
+    """Modules for scenes and for compiling take seconds each."""
     late = ("torchvision", "torch._inductor")
     code = f"import sys, mrdc.experiments.run, mrdc.cli.runs; print(set({late}) & {{*sys.modules}})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

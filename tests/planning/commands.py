@@ -1,4 +1,4 @@
-"""`plan` and `pack` with a cheap embedding, 4 images per class, and a codec that counts."""
+"""`plan` and `pack` with a cheap embedding, 4 images per class, and a counting codec."""
 
 from collections import Counter
 from pathlib import Path

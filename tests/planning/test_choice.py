@@ -38,7 +38,7 @@ def best(candidates: Sequence[Candidate], **options: Any) -> str | None:
 
 @pytest.mark.parametrize("rule", ["contiguous", "paper"])
 def test_rules_agree_where_the_ratio_is_monotone(rule: str) -> None:
-    """The paper's LUCIR case ends at 50, in whatever order candidates are listed."""
+    """The paper's LUCIR case ends at 50, for any order of candidates."""
     assert best(PAPER, rule=rule) == "jpeg 50"
     assert best(PAPER[::-1], rule=rule) == "jpeg 50"
     assert [c.quality for c in judge(PAPER[::-1], R_Q)] == [c.quality for c in PAPER[::-1]]
@@ -164,7 +164,7 @@ def test_wrong_rules_are_refused(options: dict[str, Any], message: str) -> None:
 
 
 def test_json_has_no_number_that_json_lacks() -> None:
-    """nan becomes null; the exact quantities join the others."""
+    """nan becomes null; the exact quantities are included."""
     unknown = Candidate("jpeg", 10, 5, exact={"log_z": -math.inf, "l2": 0.5})
     row = unknown.to_json()
     assert (row["volume_ratio"], row["log_volume_ratio"], row["log_z"]) == (None,) * 3

@@ -17,7 +17,7 @@ def rows(n: int, d: int = 16, seed: int = 0) -> Tensor:
 
 
 def slow(originals: Tensor, stored: Tensor) -> float:
-    """The definition, a pair at a time."""
+    """The definition, one pair at a time."""
     p, q = (
         [np.array(row) / np.linalg.norm(row) for row in one.tolist()] for one in (originals, stored)
     )
@@ -74,7 +74,7 @@ def test_random_subsets_come_closer_as_one_over_their_size() -> None:
 
 
 def test_distortion_adds_to_it() -> None:
-    """All images stored: what is left is the shift, which grows with the distortion."""
+    """With all images stored, only the shift is left, which grows with the distortion."""
     originals, noise = rows(100), rows(100, seed=1)
     found = [discrepancy(originals, originals + noise * share) for share in (0.0, 0.3, 1.0)]
     assert found[0] < found[1] < found[2]

@@ -37,7 +37,7 @@ def by_herding(images: list[bytes]) -> list[int]:
 
 
 def test_the_quality_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When images are first learned, or every time; a fixed one needs no search."""
+    """When images are first learned, or every time if asked; a fixed one needs no search."""
     budgets: list[int] = []
 
     def counted(pool: Pool, budget: Budget, settings: SearchSettings) -> Found:
@@ -58,7 +58,7 @@ def test_the_quality_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_images_that_the_search_encoded_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, in the order of the selector."""
+    """Each is encoded once, and stored in the order of the selector."""
     codec = Counting()
     monkeypatch.setitem(CODECS, codec.name, codec)
     made = replay("4kB", codec=codec, qualities=50, epsilon=1e9)
@@ -73,7 +73,7 @@ def test_images_that_the_search_encoded_are_stored(monkeypatch: pytest.MonkeyPat
 
 
 def test_settings_of_the_search_are_passed_on() -> None:
-    """By a tiny epsilon nothing passes, so that originals are kept."""
+    """With a tiny epsilon nothing passes, so originals are kept."""
     made = replay("1MB", epsilon=1e-9, qualities=(30, 20)).learn({0: photos(0)})
     assert made.memory.codec.name == "original"
     made = replay("1MB", epsilon=1e9, codec="webp", select="nearest_mean").learn({0: photos(0)})
@@ -100,7 +100,7 @@ def test_classes_may_come_again() -> None:
 
 
 class Network(nn.Module):
-    """Features of 8 x 8 images, which change if it is in training mode."""
+    """Features of 8 x 8 images that differ in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Network(nn.Module):
 
 @pytest.mark.parametrize("method", [False, True])
 def test_a_network_in_training_can_embed(method: bool) -> None:
-    """In evaluation mode meanwhile, on the views that it knows."""
+    """It is in evaluation mode meanwhile, and gets the views it is trained on."""
     network = Network()
     network.train()
     network.norm.eval()
@@ -151,13 +151,13 @@ def test_a_network_in_training_can_embed(method: bool) -> None:
     ],
 )
 def test_wrong_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
-    """When the object is made."""
+    """When the object is created."""
     with pytest.raises(UsageError, match=message):
         replay(**arguments)
 
 
 def test_wrong_images_change_nothing() -> None:
-    """Of any class; so does a budget that nothing fits."""
+    """Wrong images of any class, and a budget that nothing fits."""
     made = replay("6kB", 50)
     made.learn({0: photos(0)}).learn({})
     before = made.memory.sources(0)
@@ -175,14 +175,14 @@ def test_wrong_images_change_nothing() -> None:
 
 
 def test_replays_describe_themselves() -> None:
-    """In a console; an empty one is false, as a list would be."""
+    """In a console; an empty one is false, like a list."""
     made = replay("1MB", 50)
     assert not made and repr(made).startswith("<Replay of <ReplayMemory: 0 images")
     assert len(made.learn({0: photos(0, 3)})) == 3
 
 
 def test_features_may_be_given() -> None:
-    """Then nothing is embedded; wrong ones are refused."""
+    """Then nothing is embedded; invalid ones are refused."""
     images = photos(0, 6)
     rows = np.random.default_rng(0).normal(size=(6, 4))
     for given in (rows, torch.from_numpy(rows), rows.tolist()):

@@ -67,14 +67,14 @@ def test_one_quality_is_not_searched_for(photos: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", ["6kB", "9kB", "20000"])
 def test_byte_budget_bounds_the_whole_file(photos: Path, tmp_path: Path, budget: str) -> None:
-    """Index and metadata included."""
+    """Including index and metadata."""
     found = packed(photos, tmp_path / "a", budget=budget, qualities=(30,))
     assert found.path.stat().st_size <= found.memory.budget_bytes
     assert len(found.memory.labels) == 3
 
 
 def test_bad_files_are_skipped_and_listed(photos: Path, tmp_path: Path) -> None:
-    """Text, nothing, and half a JPEG; with and without an embedding, against the same budget."""
+    """Text, an empty file, and half a JPEG; with and without an embedding, the same budget."""
     (photos / "class1" / "01.jpg").write_text("I am text")
     (photos / "class1" / "02.jpg").write_bytes(b"")
     (photos / "class2" / "03.jpg").write_bytes(jpeg(5)[:400])
@@ -111,7 +111,7 @@ def test_pack_replaces_memory_files_only_and_with_force(photos: Path, tmp_path: 
 def test_a_path_that_another_process_takes_meanwhile_is_not_replaced(
     photos: Path, tmp_path: Path
 ) -> None:
-    """Both would say that they have written it."""
+    """Otherwise both would report that they have written it."""
     output = tmp_path / "m.mrdc"
 
     def meanwhile(images: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ def test_threads_and_cache_do_not_change_the_plan(photos: Path) -> None:
 
 
 def test_sentence_gives_the_choice_and_why(photos: Path) -> None:
-    """Originals if they all fit, or if nothing else passes."""
+    """Originals if they all fit, or if no other candidate passes."""
     kept = planned(photos, budget="1MB")
     assert kept.chosen.codec == "original"
     assert kept.sentence() == "Keep all 24 images as the original files: they fit as they are."
@@ -82,7 +82,7 @@ def test_sentence_gives_the_reason_of_the_criterion(photos: Path, criterion: str
 
 
 class Bitmap(Codec):
-    """Somebody's own codec: Windows bitmaps with fewer colours."""
+    """A user's own codec: Windows bitmaps with fewer colours."""
 
     name: ClassVar[str] = "bitmap"
     encoder = "Bitmap 1"
@@ -94,7 +94,7 @@ class Bitmap(Codec):
 
 
 def backwards(features: ArrayLike, count: int, seed: Seed) -> Ranking:
-    """Somebody's own selector: last images first."""
+    """A user's own selector: last images first."""
     return np.arange(len(np.asarray(features)))[::-1][:count]
 
 
@@ -104,7 +104,7 @@ def _tiny(images: torch.Tensor) -> torch.Tensor:
 
 
 def test_python_takes_plain_values_and_objects(photos: Path, tmp_path: Path) -> None:
-    """One quality or several, names or objects, a callable to embed with, bytes or text."""
+    """One quality or several, names or objects, a callable for embedding, bytes or text."""
     found = plan(photos, "4/class", qualities=50, codec="webp", embed=_tiny)
     assert [str(c) for c in found.candidates] == ["original", "webp 50"]
     for _ in range(2):  # another object of the same class is fine
@@ -140,7 +140,7 @@ def test_bad_images_and_empty_classes_are_refused_or_listed(photos: Path) -> Non
 
 
 def test_budgets_too_small(photos: Path) -> None:
-    """For every candidate: an error with the bytes needed. For some: their rows say no room."""
+    """For every candidate: an error with the bytes needed. For some: their verdict is no room."""
     with pytest.raises(BudgetError, match=r"budget of 100 bytes .*: 3 classes need 4,\d+ bytes"):
         planned(photos, budget="100B")
     found = planned(

@@ -77,7 +77,7 @@ def test_a_bad_image_is_skipped_or_reported_as_usual(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    """A side of nothing, and scenes."""
+    """An invalid side, and scenes."""
     with pytest.raises(UsageError, match="--max-side must be 16 or more, got 0"):
         mrdc.plan(make_large(tmp_path / "photos"), "1MB", max_side=0)
     with pytest.raises(UsageError, match="--max-side is for classes: boxes are in pixels"):

@@ -1,4 +1,4 @@
-"""The search: R_q of what each candidate would store, and the images it hands over."""
+"""The search: R_q of what each candidate would store, and the images it returns."""
 
 import math
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def test_ratio_against_a_slow_reference(photos: Path, pairing: str) -> None:
 def test_no_image_is_encoded_twice(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The memory file holds the very images that the search encoded."""
+    """The memory file holds the images that the search encoded."""
     codec = Counting()
     monkeypatch.setitem(CODECS, codec.name, codec)
     qualities, budget = (90, 40), "8 originals"
@@ -104,7 +104,7 @@ def test_no_image_is_encoded_twice(
 
 
 def test_kept_sources_are_exactly_faithful(photos: Path) -> None:
-    """Nothing changed, so R_q is 1 even where it could not be measured."""
+    """Nothing changed, so R_q is 1 even if it could not be measured."""
     row = planned(photos, qualities=(100,), budget="2/class").candidates[1]
     assert row.kept_sources == row.quantity and row.volume_ratio == 1.0
     assert row.ratio_per_image == 1.0 and row.discrepancy > 0  # not all of the images are stored
@@ -114,7 +114,7 @@ def test_kept_sources_are_exactly_faithful(photos: Path) -> None:
 
 
 def test_images_that_stay_as_they_are_are_not_embedded_again(photos: Path) -> None:
-    """They have the features of their originals, which those of compressed ones differ from."""
+    """They have the features of their originals, unlike compressed images."""
     for number, file in enumerate(sorted(photos.rglob("*.jpg"))):
         file.write_bytes(jpeg(number, 30 if number % 3 else 95))
     chosen = settings(photos, budget="1MB", qualities=(60,))
@@ -146,7 +146,7 @@ def test_exact_quantities_hold_together(photos: Path) -> None:
 @PAIRING
 @pytest.mark.parametrize("select", ["herding", "nearest_mean"])
 def test_duplicates_do_not_empty_the_volume(photos: Path, select: str, pairing: str) -> None:
-    """A class with a copied file is measured, wherever it ranks, and the copy is counted."""
+    """A class with a copied file is measured, whatever its rank, and the copy is counted."""
     (photos / "class0" / "copy.jpg").write_bytes(jpeg(0))
     found = planned(photos, budget="1MB", select=select, pairing=pairing)
     assert all(c.duplicates == 1 and not c.excluded for c in found.candidates)

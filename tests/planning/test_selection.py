@@ -32,7 +32,7 @@ def class_like(n: int, d: int, seed: int = 0) -> Matrix:
 
 
 def slow_herding(features: Matrix, count: int, replace: bool) -> list[int]:
-    """Herding word by word, rows one at a time."""
+    """Herding as published, one row at a time."""
     rows = unit(features)
     mean = rows.mean(axis=0)
     w = mean.copy()
@@ -101,7 +101,7 @@ def test_random_choice_depends_on_the_seed_only() -> None:
 
 
 def test_dpp_greedy_takes_the_largest_determinant_each_time() -> None:
-    """Against determinants computed afresh for every row and step."""
+    """Against determinants recomputed for every row and step."""
     rows = unit(np.random.default_rng(0).normal(size=(12, 6)))
     ranking: list[int] = []
     for _ in range(5):

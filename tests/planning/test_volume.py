@@ -70,7 +70,7 @@ def test_volumes_against_determinants() -> None:
 
 
 def test_phase_ratio_is_the_geometric_mean_of_class_ratios() -> None:
-    """Ratios 1/2 and 1/8 give 1/4; equal features exactly 1; beyond all floats it is cut off."""
+    """Ratios 1/2 and 1/8 give 1/4; equal features exactly 1; overflow is clamped."""
     assert volume_ratio(SQUARE, HALF) == pytest.approx(0.5, abs=1e-6)
     assert volume_ratio(rows(20, 64), rows(20, 64)) == 1.0
     found = phase_ratio({"a": (SQUARE, HALF), "b": (SQUARE, EIGHTH)})
@@ -105,7 +105,7 @@ def test_degenerate_classes_are_left_out_and_named() -> None:
 
 
 def test_large_classes_are_measured_on_a_seeded_sample() -> None:
-    """Half as many rows as dimensions, the same ones of both; others are measured whole."""
+    """Half as many rows as dimensions, the same of both sides; others are measured whole."""
     original, compressed = rows(9, 8), rows(9, 8, 1)
     pairs = {"large": (original, compressed), "full": (original[:8], compressed[:8])}
     found = phase_ratio(pairs)

@@ -1,4 +1,4 @@
-"""Run folders that nobody had to train for."""
+"""Run folders made without training."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def made(folder: Path, curve: tuple[float, ...] = (60.0, 50.0), **more: Any) -> 
 
 
 def grid(folder: Path, scores: dict[str, list[float]], **more: Any) -> list[Path]:
-    """Runs that differ in quality, one for each seed's score."""
+    """Runs that differ in quality, one for the score of each seed."""
     runs = []
     for quality, values in scores.items():
         stored = None if quality == "original" else int(quality)

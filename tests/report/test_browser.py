@@ -1,4 +1,4 @@
-"""Pages in a real browser: headless Chromium, at the width of a desk and of a phone."""
+"""Pages in a real browser: headless Chromium, as wide as a desktop and a phone."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(page: Path, width: int, tmp_path: Path) -> tuple[dict[str, Any], str]:
-    """What the probe saw in a frame as wide as the screen, and what the console said."""
+    """What the probe saw in a frame as wide as the screen, and the console's output."""
     assert CHROMIUM is not None
     (tmp_path / "probed.html").write_text(page.read_text().replace("</body>", PROBE + "</body>"))
     frame = tmp_path / "frame.html"  # windows cannot be as narrow as a phone

@@ -46,7 +46,7 @@ def test_a_memory_shows_its_images_and_features(tmp_path: Path) -> None:
 
 
 def test_without_readable_originals_a_memory_shows_its_bytes_alone(tmp_path: Path) -> None:
-    """The data is gone, or was overwritten."""
+    """The data is missing or was overwritten."""
     run = with_memory(tmp_path / "run")
     change_data(run, tmp_path / "gone")
     page = written([run], tmp_path)

@@ -54,12 +54,12 @@ from tests.report.folders import grid, made, phase, scenes
 def test_the_lead_answers_the_question(
     scores: dict[str, list[float]], expected: str, tmp_path: Path
 ) -> None:
-    """No best where pairs of the same seed differ by less than two standard errors."""
+    """There is no best if pairs of the same seed differ by less than two standard errors."""
     assert lead_text(find_runs(grid(tmp_path, scores))) == expected
 
 
 def test_only_runs_of_equal_budgets_are_compared(tmp_path: Path) -> None:
-    """Unfinished runs are not."""
+    """Unfinished runs are not compared."""
     for budget in ("4/class", "8/class"):
         for name in ("lucir", "podnet"):
             made(tmp_path / f"{name}-{budget[0]}", name=name, memory={"budget": budget})

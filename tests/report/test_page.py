@@ -185,7 +185,7 @@ def test_scenes_are_averaged_over_seeds(tmp_path: Path) -> None:
 
 
 def test_many_lines_take_several_figures(tmp_path: Path) -> None:
-    """No more than there are colours, about equally many in each; other phases stand apart."""
+    """At most one line per colour in each, spread evenly; runs with other phases are separate."""
     runs = [made(tmp_path / f"{n}", train={"lr": n}) for n in range(len(COLOURS) + 3)]
     runs.append(made(tmp_path / "more", phases=2))
     found = figures("accuracy", runs)
@@ -248,7 +248,7 @@ def test_old_and_new_classes_in_the_confusion(tmp_path: Path) -> None:
 
 
 def test_ratios_of_a_grid_are_those_along_originals(tmp_path: Path) -> None:
-    """By phase, and their mean: (1.2 + 1.2) / 2. A run outside the grid has a figure of its own."""
+    """By phase, and their mean: (1.2 + 1.2) / 2. A run outside the grid has its own figure."""
     runs = grid(tmp_path / "a", {"original": [40.0], "50": [50.0], "10": [45.0]})
     (found,) = figures("volume-ratio", runs)
     assert "quality original" in found.title
@@ -303,7 +303,7 @@ def test_every_criterion_has_a_panel(tmp_path: Path) -> None:
 
 
 def test_a_first_phase_taken_over_is_shown(tmp_path: Path) -> None:
-    """As a kind of its own; its images do not count for the speed. Small kinds are summed."""
+    """As its own kind; its images do not count towards the speed. Small kinds are summed."""
     took = phase(0, 1, trained_images=9000, parts=PARTS | {"train": 0.1, "taken_over": 4.0})
     own, other = made(tmp_path / "a"), made(tmp_path / "b", events=[took, phase(1, 1)])
     assert ["taken_over" in figures("time", [run])[0].data[0] for run in (own, other)] == [0, 1]
@@ -346,7 +346,7 @@ def test_escapes_in_names_leave_the_svg_valid() -> None:
 
 
 def test_a_pipe_and_figures_of_others_are_refused(tmp_path: Path) -> None:
-    """Reading the pipe would wait for ever; figures without a page are not ours."""
+    """Reading the pipe would block forever; figures without a page are not ours."""
     os.mkfifo(tmp_path / "pipe.html")
     (tmp_path / "page-figures").mkdir()
     (tmp_path / "page-figures" / "a-1.svg").write_text("mine")
@@ -357,7 +357,7 @@ def test_a_pipe_and_figures_of_others_are_refused(tmp_path: Path) -> None:
 
 
 def test_cells_of_tables_are_no_formulas(tmp_path: Path) -> None:
-    """Spreadsheets would run them; numbers stay numbers."""
+    """Spreadsheets would evaluate them; numbers stay numbers."""
     figure = Figure("F", "F", [["name", "value"], ["=1+1", -2.5], ["@x", "y"]])
     figure.svg = "<svg/>"
     write_page(tmp_path / "page.html", "T", [Section("a", "A", [figure])], "Lead.")

@@ -12,7 +12,7 @@ from tests.report.folders import RESULT, made, phase
 
 
 def test_each_run_is_found_once(tmp_path: Path) -> None:
-    """By its folder, its results, a folder above, or a link; a folder without any is refused."""
+    """By its folder, its results, a parent folder or a link; a folder without runs is refused."""
     for where, message in (("nowhere", "no such folder"), (".", "contains no run")):
         with pytest.raises(DataError, match=message):
             find_runs([tmp_path / where])
@@ -23,7 +23,7 @@ def test_each_run_is_found_once(tmp_path: Path) -> None:
 
 
 def test_runs_are_in_the_order_of_their_grid(tmp_path: Path) -> None:
-    """Originals first, then numbers as numbers, whatever the folders are called."""
+    """Originals first, numbers sorted as numbers, whatever the folder names."""
     qualities = ("10", "auto", "90", "original", "100")
     for quality in qualities:
         made(tmp_path / "q" / quality, memory={"quality": quality})
@@ -60,7 +60,7 @@ def test_a_fixed_quality_does_not_depend_on_how_one_would_be_chosen(tmp_path: Pa
 
 
 def test_a_setting_that_an_older_version_did_not_know_had_its_default(tmp_path: Path) -> None:
-    """So seeds of two versions are averaged, unless the newer one sets it otherwise."""
+    """So seeds of two versions are averaged, unless the newer one changes the setting."""
     made(tmp_path / "old", seed=0)
     made(tmp_path / "new", seed=1, train={"match": 0.0})
     made(tmp_path / "matched", seed=2, train={"match": 1.0})
@@ -90,7 +90,7 @@ def test_labels_name_what_differs(
 
 
 def test_a_seed_counts_once(tmp_path: Path) -> None:
-    """Run twice it would look like a second seed without any spread."""
+    """A repeated run would look like a second seed without any spread."""
     seeds = [("a", 0, 60.0), ("b", 1, 40.0), ("c", 0, 60.0)]
     runs = [made(tmp_path / name, (value, value), seed=seed) for name, seed, value in seeds]
     (group,) = by_seed(find_runs(runs))

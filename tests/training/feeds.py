@@ -52,7 +52,7 @@ def ramp(height: int, width: int) -> Pixels:
 
 
 def everything(feed: Feed, seed: int = 0, epoch: int = 0, batch_size: int = 5) -> list[Tensor]:
-    """All of an epoch: images, labels, and companions with their numbers if there are any."""
+    """All of an epoch: images, labels, and any companions with their numbers."""
     return [torch.cat(part) for part in zip(*feed.epoch(batch_size, seed, epoch), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Companions: further images that come with every batch."""
+"""Companions: extra images that come with every batch."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -149,7 +149,7 @@ def test_companion_that_is_not_cropped_is_the_evaluation_view(resident: Resident
 
 @RESIDENT
 def test_companions_differ_by_epoch_and_seed_and_repeat(resident: Resident) -> None:
-    """Places and crops depend on (seed, epoch) alone, never on the threads; batches on neither."""
+    """Places and crops depend only on (seed, epoch), not on threads; batches on neither."""
     feed = opened(varied(12), resident, drawn(6, 12, True))
     first = everything(feed)
     for more in (None, everyone(12, True), everyone(12, False)):
@@ -166,7 +166,7 @@ def test_companions_differ_by_epoch_and_seed_and_repeat(resident: Resident) -> N
 
 
 def test_many_companions_are_cropped_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that they take no more room on a GPU than the batch."""
+    """So they take no more room on a GPU than the batch."""
     sizes: list[int] = []
 
     def watched(images: Tensor, crops: Tensor, size: int) -> Tensor:

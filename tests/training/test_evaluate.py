@@ -54,7 +54,7 @@ def test_accuracy_by_hand(size: int) -> None:
 
 
 def test_old_and_new_by_hand() -> None:
-    """Old classes are those of all earlier tasks, wherever in them an image ends up."""
+    """Old classes are those of all earlier tasks, whichever of them is predicted."""
     counts = torch.tensor([[4, 1, 5], [2, 6, 2], [1, 2, 7]])
     assert sides(counts) == {"old_as_old": 65.0, "new_as_new": 70.0}
     assert sides(counts[:1, :1]) == {}

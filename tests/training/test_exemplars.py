@@ -67,7 +67,7 @@ def held(memory: ReplayMemory) -> dict[tuple[int, str], bytes]:
 def test_images_that_the_search_encoded_are_stored(
     quality: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, and as without a search; images after these may be tried again if there is room."""
+    """Each is encoded once, and stored as without a search."""
     codec = Counting()
     monkeypatch.setitem(CODECS, codec.name, codec)
     made = filling(codec=(codec.name,), qualities=(50, 40), quality=quality, budget="2/class")
@@ -107,7 +107,7 @@ def test_originals_are_decoded_once_for_all_qualities(
 
 
 def test_features_of_a_preview_are_used_if_the_network_is_the_same() -> None:
-    """As its key says; without a key nothing is known."""
+    """The key identifies the network; without a key they are not used."""
     calls: list[int] = []
 
     def network(images: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def test_a_run_stores_at_a_scale() -> None:
 def test_kernel_herding_ranks_compressed_images_of_a_known_quality(
     quality: str, compressed: bool
 ) -> None:
-    """So that what is stored, not what it was made from, stands in for all originals."""
+    """So that the stored images, not their sources, represent all originals."""
     made = store(
         filling(quality=quality, select="kernel_herding", budget="3/class", qualities=(10,)), 0
     )
@@ -181,7 +181,7 @@ def test_kernel_herding_ranks_compressed_images_of_a_known_quality(
 
 
 def test_preview_holds_the_new_classes_alone() -> None:
-    """As they will be stored, give or take one at the end; the memory stays as it is."""
+    """As they will be stored, give or take one at the end; the memory is unchanged."""
     made = store(filling(), 0)
     before = held(made.memory)
     seen = made.preview(1, CHEAP, Clock())
@@ -232,7 +232,7 @@ def test_images_are_ranked_by_originals_or_by_compressed_images(pairing: str) ->
 @pytest.mark.parametrize("quality", ["90", "original"])
 @pytest.mark.parametrize("phase", [0, 1])
 def test_substitutes_are_stored_instead(quality: str, phase: int) -> None:
-    """Under their labels and names, and nothing else of the phase; older classes stay."""
+    """Under their labels and names, and nothing else of the phase; older classes are kept."""
     plain, other = filling(quality=quality), filling(quality=quality)
     store(other, *range(phase))
     store(plain, *range(phase + 1))

@@ -1,4 +1,4 @@
-"""Feeds show the same images wherever these are kept."""
+"""Feeds show the same images wherever they are kept."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_every_image_comes_once_per_epoch(
 
 @RESIDENT
 def test_epochs_and_seeds_differ_and_repeat(resident: Resident) -> None:
-    """Order and crops depend on (seed, epoch) alone, and never on the threads."""
+    """Order and crops depend only on (seed, epoch), never on threads."""
     feed = open_feed(varied(), 8, CPU, resident, threads=2)
     first = everything(feed)
     if resident == "stream":  # decoding once or every time is a matter of speed
@@ -100,7 +100,7 @@ def kept(feed: Feed, index: int) -> Tensor:
 def test_all_feeds_shrink_images_over_twice_the_size_of_a_view(
     before: tuple[int, int], after: tuple[int, int], resident: Resident
 ) -> None:
-    """To twice that on the long side, in proportion; thin images keep a pixel."""
+    """To twice that on the long side, keeping the aspect ratio; thin images keep a pixel."""
     image = pixels(0, *before)
     found = kept(open_feed(examples([image]), 8, CPU, resident, threads=1), 0)
     assert found.shape == (3, *after)
@@ -137,7 +137,7 @@ def test_auto_keeps_images_in_ram_if_they_take_less_than_40_percent_of_it(
 
 @pytest.mark.parametrize("resident", ["ram", "stream"])
 def test_views_keep_order_and_labels(resident: Resident) -> None:
-    """Centre crops of everything added, in that order, every time."""
+    """Centre crops of everything added, in that order, on every pass."""
     views = Views(8, CPU, resident, threads=2)
     assert list(views) == []
     expected = Examples()
@@ -156,7 +156,7 @@ def test_views_keep_order_and_labels(resident: Resident) -> None:
 def test_views_are_made_once_if_there_is_room(
     monkeypatch: pytest.MonkeyPatch, room: int, reads: int
 ) -> None:
-    """The file is read when the view is added; without room, at every pass."""
+    """The file is read when the view is added; without room, on every pass."""
     seen: list[bytes] = []
 
     def load() -> bytes:

@@ -1,4 +1,4 @@
-"""Runs that agree on their first phase train it once."""
+"""Runs with the same first phase train it once."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 def test_first_phase_is_trained_once(shared: Path, tmp_path: Path) -> None:
-    """The rest of the run is the same, bit for bit, as if it had been trained again."""
+    """The rest of the run is the same, bit for bit, as if it had trained its own."""
     found, epochs = learned(tmp_path / "second")
     alone, all_epochs = learned(tmp_path / "alone", cache=False)
     assert (epochs, all_epochs) == ([1], [0, 1])
@@ -79,7 +79,7 @@ def test_first_phase_is_trained_once(shared: Path, tmp_path: Path) -> None:
 
 
 def flip(data: bytes) -> bytes:
-    """Flip a bit in a weight, where the format does not show it."""
+    """Flip a bit in a weight, without breaking the format."""
     place = len(data) // 2 + 3
     return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
 
@@ -100,7 +100,7 @@ def test_damaged_shared_phase_is_trained_again(
 
 @dataclass(kw_only=True)
 class Mine(LUCIR):
-    """A method of another package, which may train differently."""
+    """A method of another package, which may train in another way."""
 
 
 def drawn(seed: int) -> Stream:
@@ -119,7 +119,7 @@ def key(method: Method | None = None, **settings: Any) -> str | None:
 
 
 def test_first_phase_does_not_depend_on_memory_or_later_phases() -> None:
-    """Nor on threads, or on later hooks. Methods of other packages share it once they name it."""
+    """Nor on threads or later hooks. Methods of other packages share it if they name it."""
     assert key() == key(memory={"quality": "50"}) == key(threads=1) == key(LUCIR(margin=0.4))
     assert key() == key(AANets(LUCIR()))
     assert key(train=TrainSettings(match=0.5)) == key(train=TrainSettings())
@@ -138,7 +138,7 @@ def test_first_phase_does_not_depend_on_memory_or_later_phases() -> None:
     ],
 )
 def test_first_phase_depends_on_images_network_and_training(other: dict[str, Any]) -> None:
-    """Images count by their contents."""
+    """Images are compared by content."""
     assert key() != key(**other) is not None
 
 
@@ -158,7 +158,7 @@ time.sleep(60)
 
 
 def test_lock_ends_with_its_process(tmp_path: Path) -> None:
-    """Of two that wait, one then trains and the other takes it over; leftovers are removed."""
+    """Of two that wait, one then trains and the other takes that over; leftovers are removed."""
     cache = tmp_path / "cache" / "first-phase"
     cache.mkdir(parents=True)
     half = cache / ".key.safetensors.abcd.tmp"

@@ -1,4 +1,4 @@
-"""The optimisation loop, against SGD written out by hand."""
+"""The optimisation loop, compared with SGD by hand."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class Shuffled:
-    """A feed of tensors as they are, in an order of (seed, epoch)."""
+    """A feed of plain tensors, in an order given by (seed, epoch)."""
 
     def __init__(self, *parts: Tensor) -> None:
         self.parts = parts
@@ -69,7 +69,7 @@ def cross_entropy(model: nn.Module) -> Loss:
 
 
 def test_learning_rate_falls_at_milestones_or_along_a_cosine() -> None:
-    """At 30 and 60 of 90 epochs, counted from 0; BiC's three drops; none at all."""
+    """At 30 and 60 of 90 epochs, counted from 0; BiC's three drops; no milestones."""
     rates = [learning_rate(TrainSettings(), epoch) for epoch in range(90)]
     assert rates == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
     three = TrainSettings(epochs=10, lr=1.0, milestones=(0.3, 0.6, 0.8), gamma=0.5)
@@ -106,7 +106,7 @@ def test_fit_is_sgd_with_momentum_and_weight_decay(schedule: str) -> None:
 
 
 def test_only_the_chosen_parameters_are_trained() -> None:
-    """Others have no gradients meanwhile; frozen ones stay frozen even if they are chosen."""
+    """Others have no gradients meanwhile; frozen ones stay frozen even if chosen."""
     model, able = Small(), []
     model.conv.bias.requires_grad_(False)  # type: ignore[union-attr]
     before = state_of(model)

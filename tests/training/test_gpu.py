@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
     pytest.mark.usefixtures("seeded"),
-    pytest.mark.filterwarnings("ignore"),  # the compiler of torch warns about torch
+    pytest.mark.filterwarnings("ignore"),  # torch's compiler warns about torch
 ]
 CUDA = torch.device("cuda")
 TRAINING = TrainSettings(epochs=2, lr=0.02, batch_size=8)
@@ -121,7 +121,7 @@ def test_compiled_network_gives_the_same_maps(training: bool) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_crops_on_the_gpu_are_those_of_the_cpu(compiled: bool) -> None:
-    """To two grey levels: the GPU computes in fp16. With copies of some images."""
+    """Within two grey levels, as the GPU computes in fp16; with copies of some images."""
     copies = Copies(0.5, np.arange(10), varied(30).pick(range(20, 30)))
     feeds = [
         GpuFeed(varied(20), 16, device, compiled=compiled and device is CUDA, copies=copies)
@@ -135,7 +135,7 @@ def test_crops_on_the_gpu_are_those_of_the_cpu(compiled: bool) -> None:
 @pytest.mark.skipif(nvjpeg(CUDA) is None, reason="torchvision has no nvJPEG")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_streams_on_the_gpu_show_resident_images(compiled: bool) -> None:
-    """Up to the rounding of the decoder: smooth JPEGs, some of them scaled down, and a PNG."""
+    """Up to decoder rounding: smooth JPEGs, some of them scaled down, and a PNG."""
     smooth = [jpeg_of(ramp(30 + n, 44 - n % 7)) for n in range(40)]
     file = io.BytesIO()
     Image.fromarray(ramp(20, 30)).save(file, "PNG")

@@ -1,4 +1,4 @@
-"""Quality-matched replay: which images are shown as copies, and how these are made."""
+"""Quality-matched replay: which images are shown as copies, and how copies are made."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -70,7 +70,7 @@ def test_only_examples_with_copies_are_replaced(
 
 
 def test_every_image_and_epoch_is_drawn_on_its_own() -> None:
-    """Shares by image and by epoch, within five standard deviations of a coin's."""
+    """Shares by image and by epoch, within five standard deviations of the probability."""
     copies = Copies(0.3, np.arange(400), Examples())
     rows = np.stack([copies.shown(400, 5, epoch) >= 400 for epoch in range(400)])
     bound = 5 * np.sqrt(0.3 * 0.7 / 400)
@@ -101,7 +101,7 @@ def test_feeds_show_the_copies_that_were_drawn(resident: Resident) -> None:
 
 @RESIDENT
 def test_all_other_draws_are_as_without_copies(resident: Resident) -> None:
-    """Copies that look like their originals change nothing: order, crops and companions."""
+    """Copies identical to their originals change nothing: order, crops and companions."""
     source = varied(12)
 
     def choose(batch: Places, rng: np.random.Generator) -> tuple[Places, Places]:
@@ -119,7 +119,7 @@ def test_all_other_draws_are_as_without_copies(resident: Resident) -> None:
 
 @RESIDENT
 def test_companions_look_as_in_their_own_batch(resident: Resident) -> None:
-    """Whether original or copy; so do the views before an epoch."""
+    """Both originals and copies; so do the views before an epoch."""
     seen: list[Tensor] = []
 
     def match(views: Iterator[Tensor]) -> None:
@@ -185,7 +185,7 @@ def matched() -> Run:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[Copies | None]:
-    """The copies of every feed that is opened."""
+    """The copies of every opened feed."""
     found: list[Copies | None] = []
 
     def watched(*arguments: Any, **named: Any) -> Any:

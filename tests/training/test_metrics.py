@@ -33,7 +33,7 @@ def test_forgetting_by_hand() -> None:
 
 @given(ROWS)
 def test_forgetting_is_never_positive(tasks: tuple[list[float], ...]) -> None:
-    """And 0 on average after one phase."""
+    """The average after one phase is 0."""
     assert all(forgetting(tasks, task) <= 0 for task in range(len(tasks)))
     assert average_forgetting(tasks) <= 0
     assert average_forgetting(tasks[:1]) == 0

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 @dataclass
 class Patient(Remembers):
-    """Writes no checkpoint inside a phase unless it has to; may interrupt an event."""
+    """Writes no checkpoint inside a phase unless it must; may interrupt at an event."""
 
     interrupt: tuple[int, int] | None = None  # phase and epoch
     written: int = 0
@@ -171,7 +171,7 @@ class Staged(Method):
 
 
 def test_every_stage_has_its_own_number_and_draws() -> None:
-    """The main stage is 0."""
+    """The main stage has number 0."""
     keeper, method = Patient(), Staged()
     run = small_run(method, stream=small_stream(2, images=8), keeper=keeper)
     run.run()

@@ -48,7 +48,7 @@ def test_results_survive_a_round_trip_through_json(record: PhaseResult | RunResu
 
 
 def test_none_is_left_out_unless_it_means_something() -> None:
-    """The quality of originals is null; what does not apply is absent."""
+    """The quality of originals is null; fields that do not apply are absent."""
     line = PHASE.to_json()
     assert line["quality"] is None
     assert line["memory"] == {"bytes": 900, "budget_bytes": 1000, "items": 12}
@@ -108,7 +108,7 @@ def test_candidates_and_classes_without_a_ratio_have_a_reason() -> None:
 
 @pytest.mark.parametrize(("rule", "quality"), [("dynamic", [None, 50]), ("auto", 50)])
 def test_totals_add_up_the_phases(rule: str, quality: object) -> None:
-    """Time and images are summed; memory is that of the last; quality one per phase if dynamic."""
+    """Time and images are summed; memory is from the last phase; a dynamic quality is per phase."""
     last = replace(PHASE, quality=50, memory=MemorySummary(1, 2, 3), parts={"train": 1.0, "x": 2.0})
     found = totals(MemorySettings(quality=rule), [PHASE, last])
     assert found["quality"] == quality and found["memory"].items == 3

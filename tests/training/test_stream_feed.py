@@ -1,4 +1,4 @@
-"""Streams show what resident images show, whoever decodes them."""
+"""Streams show the same views as resident images, whoever decodes them."""
 
 import io
 import os
@@ -30,7 +30,7 @@ ROOM = 1e6
 
 @pytest.fixture(autouse=True)
 def _forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use processes also for few images."""
+    """Use processes even for a few images."""
     monkeypatch.setattr("mrdc._utils.forked.WORTH", 1)
     monkeypatch.setattr("mrdc._utils.forked.EACH", 1)
 
@@ -53,7 +53,7 @@ def picture(kind: str, seed: int = 0, mode: str = "RGB", **options: object) -> b
 
 
 def mixed() -> Examples:
-    """Plain JPEGs, some larger than twice the view, among everything that is none."""
+    """Plain JPEGs, some larger than twice the view, among many other kinds of images."""
     turned = Image.Exif()
     turned[0x0112] = 6
     odd: list[bytes | Pixels] = [
@@ -69,7 +69,7 @@ def mixed() -> Examples:
 
 
 class StandIn:
-    """Decodes as the host does; refuses images of a height, and the whole list with them."""
+    """Decodes as the CPU does; refuses images of one height, and the whole list with them."""
 
     def __init__(self, refuses: int = -1):
         self.refuses, self.seen = refuses, list[int]()
@@ -149,7 +149,7 @@ def test_an_epoch_can_be_left_and_the_next_is_whole() -> None:
 
 
 def test_replayed_images_are_not_copied() -> None:
-    """They come from the memory; other files are read once, if there is room for them."""
+    """They come from the memory; other files are read once if there is room."""
     memory = ReplayMemory("1MB", quality=50)
     memory.add({0: [pixels(n, 20, 20) for n in range(4)]})
     both = memory.examples() + varied(3)
