@@ -35,14 +35,11 @@ except SystemExit as done:
 """
 HERDING = f"""
 import sys
-from pathlib import Path
-from mrdc.embedding import Embedder
-from mrdc.packing import pack
-from mrdc.settings import PackSettings
+import mrdc
+from mrdc.nn.embed import Embedder
 network = lambda images: images[:, :, ::4, ::4].flatten(1).float()  # (n, {WIDTH})
-settings = PackSettings(Path(sys.argv[1]), "100GB", quality=({QUALITY},), cache=False,
-                        output=Path(sys.argv[2]))
-pack(settings, embedder=Embedder(network, size=32))
+mrdc.pack(sys.argv[1], "100GB", sys.argv[2], qualities={QUALITY}, cache=False,
+          embed=Embedder(network, size=32))
 """
 
 
