@@ -25,13 +25,10 @@ print("peak", next(int(line.split()[1]) for line in status if line.startswith("V
 """
 RANDOM = f"""
 import sys
-from mrdc.__main__ import main
-sys.argv[1:] = ["pack", sys.argv[1], "--budget", "100GB", "--quality", "{QUALITY}",
-                "--select", "random_choice", "--output", sys.argv[2]]
-try:
-    main()
-except SystemExit as done:
-    assert not done.code, done.code
+from mrdc.cli.main import main
+code = main(["pack", sys.argv[1], "--budget", "100GB", "--quality", "{QUALITY}",
+             "--select", "random_choice", "--output", sys.argv[2]])
+assert not code, code
 """
 HERDING = f"""
 import sys
