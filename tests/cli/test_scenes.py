@@ -178,7 +178,7 @@ def test_too_many_damaged_images_are_refused(coco: Path, tmp_path: Path, cli: Cl
     for number in range(8):
         (coco / "images" / f"{number}.jpg").write_bytes(b"junk")
     command = given("unbiased-teacher-mrdc", tmp_path / "run", "--skip-bad", data=coco)
-    assert "2 phases want 8 labelled images, but there are 7" in cli.refused(*command)
+    assert "2 phases need 8 labelled images, but there are 7" in cli.refused(*command)
     assert not (tmp_path / "run").exists()
 
 
@@ -248,7 +248,7 @@ def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None
         text = json.dumps(result(**more).to_json()) + "\n"
         (tmp_path / name / "results.jsonl").write_text(text)
     command = given("supervised-mrdc", tmp_path / "again", "--memory.quality")
-    refusals = {tmp_path / "gone": "is no finished run", "": "nothing is no finished run"}
+    refusals = {tmp_path / "gone": "needs the folder of a finished run", "": "needs the folder"}
     refusals |= {
         tmp_path / "bare": "as it measured none",
         tmp_path / "none": "no candidate passes",

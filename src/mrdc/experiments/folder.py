@@ -300,7 +300,7 @@ def read_kept(path: Path) -> Kept | None:
 
 
 def refuse_changes(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse other settings than those the folder was started with."""
+    """Refuse settings that differ from those the folder was started with."""
     before, after = flat(dict(then)), flat(dict(now))
     flags = {"stream": "images, classes or phases", "options": "--set"}
     changes = [

@@ -121,7 +121,8 @@ def memory_errors() -> Iterator[None]:
         if not lacks_memory(error):
             raise
         raise TrainingError(
-            "not enough memory: lower --train.batch-size or the size of images, in another --out"
+            "not enough memory: lower --train.batch-size or the size of images, and use another "
+            "--out"
         ) from None
 
 

@@ -121,7 +121,7 @@ def at_qualities(
         if embedder:
             photos = [Photo("before", lambda: pixels), Photo("after", partial(np.asarray, made))]
             rows, _ = embed(photos, embedder)
-            like = f", features {F.cosine_similarity(rows[:1], rows[1:]).item():.3f} alike"
+            like = f", feature cosine {F.cosine_similarity(rows[:1], rows[1:]).item():.3f}"
         name = codec.name if quality is None else f"{codec.name} {quality}"
         strip.append((as_address(made), f"{name}, {len(stream):,} bytes{like}"))
     return strip

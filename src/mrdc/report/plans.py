@@ -56,7 +56,7 @@ def choice(plan: Plan) -> Section:
 
 
 def curve(plan: Plan) -> Section:
-    """What the criterion looks at, against the number of images that fit."""
+    """The criterion against the number of images that fit."""
     criterion, symbol = plan.settings.criterion, SYMBOLS[plan.settings.criterion]
     figure = Figure(
         f"{symbol} against the images that fit; the ring marks the choice",

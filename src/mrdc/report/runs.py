@@ -39,7 +39,7 @@ class RunRecord:
     """One run folder."""
 
     path: Path
-    settings: Json  # those that determine its numbers
+    settings: Json  # settings that determine its numbers
     about: Json  # name, commit, hardware and versions
     phases: list[PhaseResult]  # the finished ones
     result: RunResult | None  # None while the run is unfinished
@@ -97,9 +97,9 @@ class RunRecord:
 
     @property
     def decisive(self) -> Json:
-        """Settings that determine the numbers, except the seed; it also draws phases of scenes.
+        """Settings that determine the numbers, except the seed (which also draws phases of scenes).
 
-        A run of an older version has the defaults of settings that it did not know.
+        A run of an older version gets the defaults of settings that it lacks.
         """
         without = ("seed", "stream") if self.detects else ("seed",)
         known = defaults(self.detects) | flat(self.settings)
