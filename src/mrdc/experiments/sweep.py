@@ -185,7 +185,7 @@ def averages(runs: Sequence[RunResult]) -> dict[str, Any]:
 def quality_name(chosen: int | list[int | None] | None) -> str:
     """75, original, or 75/original/50 if it was chosen after every phase."""
     each = chosen if isinstance(chosen, list) else [chosen]
-    return "/".join(str(quality or "original") for quality in each)
+    return "/".join("original" if quality is None else str(quality) for quality in each)
 
 
 def deviation(values: Sequence[float]) -> float | None:

@@ -115,7 +115,7 @@ def at_qualities(
     pixels = to_pixels(data, photo.id)
     size = f", {len(data):,} bytes" if isinstance(data, bytes) else ""
     strip = [(as_address(pixels), f"original{size}")]
-    for codec, quality in sorted(pairs, key=lambda pair: -(pair[1] or 101)):
+    for codec, quality in sorted(pairs, key=lambda pair: -(101 if pair[1] is None else pair[1])):
         stream = codec.encode(pixels, quality)
         made, like = codec.decode(stream), ""
         if embedder:

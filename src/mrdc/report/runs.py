@@ -93,7 +93,10 @@ class RunRecord:
     def quality(self) -> str:
         """The quality of all stored images, or "original"; empty if it changed between phases."""
         qualities = {phase.quality for phase in self.phases}
-        return str(qualities.pop() or "original") if len(qualities) == 1 else ""
+        if len(qualities) != 1:
+            return ""
+        (quality,) = qualities
+        return "original" if quality is None else str(quality)
 
     @property
     def decisive(self) -> Json:
