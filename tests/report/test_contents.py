@@ -112,7 +112,7 @@ def test_a_plan_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["plan", str(photos), *flags]) == 0
     text = page.read_text()
     assert names_of(text) == ["choice", "curve", "images"]
-    assert "features" in text and (tmp_path / "plan-figures" / "curve-1.csv").exists()
+    assert "feature cosine" in text and (tmp_path / "plan-figures" / "curve-1.csv").exists()
     bad = photos / "class0" / "00.jpg"
     bad.rename(bad.with_name("0\udcff.jpg"))  # a name that is not text
     (photos / "class0" / "01.jpg").write_bytes(b"junk")
