@@ -94,7 +94,7 @@ def test_unknown_values_are_not_zero(coco: Path, tmp_path: Path, cli: Cli) -> No
     ("more", "message"),
     [
         ("--data nowhere", "nowhere"),
-        ("--labelled 900", "want 1,800 labelled images, but there are 500"),
+        ("--labelled 900", "need 1,800 labelled images, but there are 500"),
         ("--labelled 0", "--labelled must be 1 or more"),
         ("--train.steps 0", "--train.steps must be 1 or more"),
         ("--train.match 2", "--train.match must be at most 1, got 2.0"),
@@ -178,7 +178,7 @@ def test_too_many_damaged_images_are_refused(coco: Path, tmp_path: Path, cli: Cl
     for number in range(8):
         (coco / "images" / f"{number}.jpg").write_bytes(b"junk")
     command = given("unbiased-teacher-mrdc", tmp_path / "run", "--skip-bad", data=coco)
-    assert "2 phases want 8 labelled images, but there are 7" in cli.refused(*command)
+    assert "2 phases need 8 labelled images, but there are 7" in cli.refused(*command)
     assert not (tmp_path / "run").exists()
 
 
@@ -248,9 +248,9 @@ def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None
         text = json.dumps(result(**more).to_json()) + "\n"
         (tmp_path / name / "results.jsonl").write_text(text)
     command = given("supervised-mrdc", tmp_path / "again", "--memory.quality")
-    refusals = {tmp_path / "gone": "is no finished run", "": "nothing is no finished run"}
+    refusals = {tmp_path / "gone": "needs the folder of a finished run", "": "needs the folder"}
     refusals |= {
-        tmp_path / "bare": "as it measured none",
+        tmp_path / "bare": "because it measured none",
         tmp_path / "none": "no candidate passes",
     }
     for folder, why in refusals.items():

@@ -147,5 +147,5 @@ def test_what_is_published(tmp_path: Path, bucket: str, monkeypatch: pytest.Monk
     check_publish(tmp_path, url)
     publish(tmp_path, url)
     (tmp_path / "results.jsonl").write_text("other")
-    with pytest.raises(OutputError, match="bucket/run: has another run; choose another --publish"):
+    with pytest.raises(OutputError, match="bucket/run: holds another run; choose another"):
         check_publish(tmp_path, url)

@@ -21,9 +21,11 @@ from mrdc.experiments.folder import (
     commits,
     finished,
     last_line,
+    lock,
     open_events,
     rounded,
 )
+from mrdc.experiments.run import machine
 from mrdc.experiments.settings import flat
 from mrdc.nn.checkpoint import (
     FORMAT,
@@ -252,6 +254,27 @@ def test_a_refusal_releases_the_folder(tmp_path: Path) -> None:
             RunFolder(tmp_path, {"a": 1}, {}).close()
             free = True
     assert free
+
+
+def test_settings_written_just_before_the_lock_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may start and end while this one waits for the lock."""
+
+    def late(path: Path, why: str) -> object:
+        monkeypatch.setattr("mrdc.experiments.folder.lock", lock)
+        RunFolder(tmp_path, {"a": 2}, {}).close()
+        return lock(path, why)
+
+    monkeypatch.setattr("mrdc.experiments.folder.lock", late)
+    with pytest.raises(UsageError, match="was started with other settings"):
+        RunFolder(tmp_path, {"a": 1}, {})
+
+
+def test_cores_are_known_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only Linux has it."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert machine()["cores"] == os.cpu_count()
 
 
 def test_a_second_process_in_a_folder_is_refused(tiny: list[str], tmp_path: Path, cli: Cli) -> None:

@@ -152,7 +152,7 @@ def test_options_of_the_thousand_classes_and_of_small_images() -> None:
 
 @pytest.mark.parametrize("name", ["cub-6-lucir", "sub-5-lucyr", "textures-", "full", "shapes-x"])
 def test_unknown_presets_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="`mrdc list presets` has all"):
+    with pytest.raises(UsageError, match="`mrdc list presets` shows all"):
         preset(name)
     with pytest.raises(UsageError, match="did you mean 'lucir'"):
         preset("lucyr")

@@ -28,7 +28,7 @@ def test_a_memory_shows_its_images_and_features(tmp_path: Path) -> None:
     page = written([with_memory(tmp_path / "run")], tmp_path)
     assert {"memory", "t-sne"} <= set(names_of(page))
     assert page.count("data:image/png;base64,") == 3 * 3
-    assert len(re.findall(r"jpeg 50, [\d,]+ bytes, features [01]\.\d+ alike", page)) == 2 * 3
+    assert len(re.findall(r"jpeg 50, [\d,]+ bytes, feature cosine [01]\.\d+", page)) == 2 * 3
     assert ">texture01<" in (tmp_path / "page-figures" / "memory-1.svg").read_text()
     one, two = (
         list(csv.reader((tmp_path / "page-figures" / f"t-sne-{n}.csv").read_text().splitlines()))
@@ -112,7 +112,7 @@ def test_a_plan_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["plan", str(photos), *flags]) == 0
     text = page.read_text()
     assert names_of(text) == ["choice", "curve", "images"]
-    assert "features" in text and (tmp_path / "plan-figures" / "curve-1.csv").exists()
+    assert "feature cosine" in text and (tmp_path / "plan-figures" / "curve-1.csv").exists()
     bad = photos / "class0" / "00.jpg"
     bad.rename(bad.with_name("0\udcff.jpg"))  # a name that is not text
     (photos / "class0" / "01.jpg").write_bytes(b"junk")

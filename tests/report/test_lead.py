@@ -16,7 +16,7 @@ from tests.report.folders import grid, made, phase, scenes
         (
             {"original": [0.0] * 3, "90": [30.0, 40.0, 50.0], "50": [39.0, 50.0, 61.0]},
             "Best averaged accuracy of the 3 qualities: 50.00 ± 11.00 % for 50, 10.00 points "
-            "(standard error 0.58) above 90 (40.00 ± 10.00 %; 3 seeds). Along the run of "
+            "(standard error 0.58) above 90 (40.00 ± 10.00 %; 3 seeds). Along the run with "
             "originals, R_q picks 50.",
         ),
         (

@@ -139,7 +139,7 @@ def test_remarks_on_the_data(tmp_path: Path) -> None:
     ]
     notes = section("runs", folders).parts[1:]
     assert [str(note).partition(";")[0].partition(",")[0] for note in notes] == [
-        "data-0: no test images of their own",
+        "data-0: no test images",
         "data-1: synthetic images",
         "These runs use different data: compare within one data set only.",
     ]

@@ -22,6 +22,12 @@ def test_each_run_is_found_once(tmp_path: Path) -> None:
     assert [run.path for run in found] == [one, two]
 
 
+def test_quality_0_is_not_the_original(tmp_path: Path) -> None:
+    """A codec from a plugin may have it."""
+    found = [read_run(made(tmp_path / str(n), quality=n)).quality for n in (0, None)]
+    assert found == ["0", "original"]
+
+
 def test_runs_are_in_the_order_of_their_grid(tmp_path: Path) -> None:
     """Originals first, numbers sorted as numbers, whatever the folder names."""
     qualities = ("10", "auto", "90", "original", "100")

@@ -12,7 +12,7 @@ from mrdc._utils.errors import lacks_memory
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
-NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has not all of them
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # not all exist on Windows
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
@@ -39,8 +39,8 @@ def keep_freed_memory() -> None:
 def start() -> None:
     """Run the command line and exit with its code.
 
-    SIGTERM and SIGHUP are handled like Ctrl-C, unless they are ignored (`nohup`). The second one
-    ends the process at once.
+    SIGTERM and SIGHUP are handled like Ctrl-C, unless they are ignored (`nohup`). A second
+    signal ends the process at once.
     """
     keep_freed_memory()
     for number in SIGNALS:

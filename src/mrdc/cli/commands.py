@@ -62,7 +62,7 @@ class InfoCommand:
 
 @dataclass(frozen=True)
 class AuditCommand:
-    """Recompute every byte and checksum of a memory file."""
+    """Check all byte counts and checksums of a memory file."""
 
     memory: tyro.conf.Positional[Location]
     """A memory file or a folder of parts, a path or a URL."""
@@ -87,7 +87,7 @@ class ExportCommand:
 Changed = Annotated[
     Location | None,
     tyro.conf.arg(
-        aliases=["-o"], help="Memory to write, a path or a URL; by default it is changed in place."
+        aliases=["-o"], help="Memory to write, a path or a URL; by default changed in place."
     ),
 ]
 Force = Annotated[bool, tyro.conf.arg(help="Replace the output if it exists.")]
@@ -152,7 +152,7 @@ class RunCommand(RunSettings):
     """Learn classes phase by phase; run the same command to resume.
 
     mrdc run NAME --data DATA, where NAME is a recipe such as lucir or lucir-mrdc, a preset such
-    as cub-5-lucir-mrdc (`mrdc list` has all), or a TOML file with recipe = "..." and settings.
+    as cub-5-lucir-mrdc (`mrdc list` shows all), or a TOML file with recipe = "..." and settings.
     """
 
     nproc: Processes = 1

@@ -97,7 +97,7 @@ def _run(arguments: list[str]) -> int:
             if not name or name.startswith("-"):
                 raise UsageError(
                     f"{verb[0]} takes a recipe or preset first, as in: mrdc {verb[0]} lucir-mrdc "
-                    "--data FOLDER; `mrdc list` has all"
+                    "--data FOLDER; `mrdc list` shows all"
                 )
             experiment = verbs.run if verb == ["run"] else verbs.sweep
             return experiment(name, rest[1:], Screen())

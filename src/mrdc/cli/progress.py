@@ -176,7 +176,7 @@ class RunProgress:
 
 
 class SweepProgress:
-    """Prints which runs of a sweep, as `experiments.sweep.Cell`, have started and ended."""
+    """Prints when runs of a sweep (`experiments.sweep.Cell`) start and end."""
 
     def __init__(self, silent: bool):
         self.silent = silent

@@ -94,7 +94,7 @@ def volumes(console: Console, found: RunResult) -> None:
     if lines:
         console.print(f"Left out of R_q ({len(lines):,}):{some(lines)}")
     if found.quality_rule == "auto":
-        used, mean = found.quality or "original", found.mean_choice
+        used, mean = "original" if found.quality is None else found.quality, found.mean_choice
         agrees = "agrees" if used == mean else f"would choose {mean}"
         console.print(
             f"Chosen by {SYMBOLS[found.criterion]} after the first phase: {used}; its mean over "

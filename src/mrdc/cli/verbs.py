@@ -1,6 +1,6 @@
 """One function per verb: do the work, print the result, return the exit code.
 
-What needs torch is imported when it is needed: wrong usage is answered at once, and `info`,
+What needs torch is imported when it is needed: usage errors are reported at once, and `info`,
 `audit`, `export` and `list` never load it.
 """
 
@@ -246,7 +246,7 @@ def launched(command: commands.RunCommand | commands.DetectCommand, arguments: l
 
         gpus = torch.cuda.device_count()
         if command.nproc > gpus:
-            raise UsageError(f"--nproc {command.nproc}: there are {gpus} GPUs, for one each")
+            raise UsageError(f"--nproc {command.nproc}: needs a GPU each, but there are {gpus}")
     return launch(command.nproc, ["-m", "mrdc.cli.worker", *arguments])
 
 

@@ -1,4 +1,4 @@
-"""`mrdc` as the process of a sweep, which ends when its standard input does."""
+"""`mrdc` as a process of a sweep or of `--nproc`, which ends when its standard input does."""
 
 import os
 from threading import Thread
@@ -7,7 +7,7 @@ from mrdc.cli import start
 
 
 def end_with_input() -> None:
-    """Wait until the sweep closes the input or is killed; the run can be resumed later."""
+    """Wait until the parent closes the input or is killed; the run can be resumed later."""
     os.read(0, 1)
     os._exit(1)
 

@@ -137,7 +137,7 @@ class LiteBackbone(nn.Module):
         self.body = LiteBody(lite0())
         self.body.stem.requires_grad_(False)
         for place, block in enumerate(self.body.blocks):
-            block.requires_grad_(place > min(self.body.names))  # as the first stage of a ResNet
+            block.requires_grad_(place > min(self.body.names))  # like the first stage of a ResNet
         channels = [STAGES[end][3] for end in ENDS]
         self.fpn = FeaturePyramidNetwork(channels, WIDTH, LastLevelMaxPool())
 
@@ -158,7 +158,7 @@ def build_detector(
     """A detector of this many classes, with background as class 0.
 
     Args:
-        short: side that images are scaled to, unless the long one would be over `long`.
+        short: short side that images are scaled to, unless the long one exceeds `long`.
         gamma: exponent of the focal loss in the second stage.
         weights: ImageNet weights of a ResNet.
     """

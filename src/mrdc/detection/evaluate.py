@@ -53,7 +53,7 @@ def as_found(answer: dict[str, Tensor]) -> Found:
 
 
 def average_precision(found: Sequence[Found], scenes: Scenes) -> dict[str, Any]:
-    """AP, AP50 and AP75 in percent, and AP by class (None for a class that is not there)."""
+    """AP, AP50 and AP75 in percent, and AP by class (None for a class without boxes)."""
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval

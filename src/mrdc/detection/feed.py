@@ -83,7 +83,7 @@ def sampled(
 ) -> list[int]:
     """Indices that a step sees: a slice of an endless sequence of permutations.
 
-    With copies, some are the indices of copies, drawn for each permutation anew.
+    With copies, some are the indices of copies, drawn anew for each permutation.
     """
     first = step * batch
     rounds = range(first // count, (first + batch - 1) // count + 1)

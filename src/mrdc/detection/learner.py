@@ -37,7 +37,7 @@ from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
 from mrdc.training.summary import totals
 
-GPU_STEP = 128  # multiple of a batch's sides there: cuDNN plans for seconds for every new shape
+GPU_STEP = 128  # multiple of a batch's sides there: cuDNN spends seconds planning each new shape
 NEARLY_SINGULAR = 1e-8  # smallest eigenvalue of the Gram matrix below which R_q is noise
 
 
@@ -204,7 +204,7 @@ class SceneLearner(Learner):
         return average_precision(found, self.stream.test)
 
     def _report(self) -> dict[str, Any]:
-        """About the method, its pseudo labels if the truth is known, and R_q."""
+        """The method's report, the quality of its pseudo labels if known, and R_q."""
         found, classes = self.method.report(), self.stream.train.classes
         truth, phase = self.stream.truth, self.session.phase
         if isinstance(self.method, PseudoLabels):
@@ -269,7 +269,7 @@ class SceneLearner(Learner):
 
 @contextmanager
 def tensor_cores() -> Iterator[None]:
-    """Use TF32 also for the large products of the box head, while a detector is trained."""
+    """Also use TF32 for the large products of the box head, while a detector is trained."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

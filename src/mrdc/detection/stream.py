@@ -25,7 +25,7 @@ class SceneStream:
     test: Scenes  # scenes to evaluate on
     labelled: tuple[tuple[int, ...], ...]  # indices in `train` of the labelled scenes of each phase
     unlabelled: tuple[tuple[Photo, ...], ...]  # photos of each phase, without boxes
-    truth: tuple[tuple[Boxes, ...], ...] | None  # their boxes, to judge pseudo labels; if known
+    truth: tuple[tuple[Boxes, ...], ...] | None  # their boxes if known, to judge pseudo labels
 
     def fresh(self, phase: int) -> Scenes:
         """The labelled scenes of a phase."""
@@ -97,7 +97,7 @@ def _cut(order: list[int], phases: int, count: int, what: str) -> tuple[tuple[in
     """The first `count` indices, the next ones and so on, phase by phase."""
     if phases * count > len(order):
         raise DataError(
-            f"{phases} phases want {phases * count:,} {what} images, but there are "
+            f"{phases} phases need {phases * count:,} {what} images, but there are "
             f"{len(order):,}: lower --phases or --{what.split()[0]}"
         )
     return tuple(tuple(order[p * count : (p + 1) * count]) for p in range(phases))

@@ -70,7 +70,7 @@ class Group:
         return rows.mean(0)
 
     def gather(self, rows: Tensor, bounds: Sequence[int]) -> Tensor:
-        """The rows of all ranks, in order; those of rank r are from bounds[r] to bounds[r + 1]."""
+        """The rows of all ranks, in order; rank r has those from bounds[r] to bounds[r + 1]."""
         return rows
 
     def join(self, items: Iterable[T]) -> list[T]:
@@ -92,14 +92,14 @@ class Group:
         load: Callable[[Path], T],
         help: Callable[[Any], Any] | None = None,
     ) -> T:
-        """What rank 0 makes; the others get a copy, by way of a file of their own."""
+        """What rank 0 makes; the others get a copy, via a temporary file."""
         return make()
 
     def agree(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors by those of rank 0."""
+        """Overwrite tensors with those of rank 0."""
 
     def backward(self, loss: Tensor, rows: int, parameters: Iterable[nn.Parameter]) -> None:
-        """Gradients of the loss of the whole batch: the mean of ranks' losses, by their rows."""
+        """Gradients of the loss of the whole batch: the ranks' losses, weighted by rows."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def first_to(self, report: str) -> bool:
@@ -107,7 +107,7 @@ class Group:
         return True
 
     def leave(self) -> None:
-        """Part from the other ranks, after the work is done."""
+        """Leave the other ranks when the work is done."""
 
 
 class Ranks(Group):

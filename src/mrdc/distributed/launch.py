@@ -29,7 +29,7 @@ def launch(count: int, command: Sequence[str]) -> int:
 
     The processes end when this one does: they inherit a standard input that it keeps open.
 
-    A process that fails prints why. Those that lose contact with it are silent.
+    A process that fails prints why; processes that lose contact with it stay silent.
 
     Raises:
         RanksError: a process ended without saying why.
@@ -60,7 +60,7 @@ def launch(count: int, command: Sequence[str]) -> int:
 
 @contextmanager
 def silent_torch() -> Iterator[None]:
-    """Without torch's own lines about processes that fail."""
+    """Suppress torch's own messages about processes that fail."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -71,7 +71,7 @@ def silent_torch() -> Iterator[None]:
 
 @contextmanager
 def open_input() -> Iterator[None]:
-    """A standard input without any content, until this process leaves or dies."""
+    """An empty standard input, open until this process leaves or dies."""
     before, (reading, writing) = os.dup(0), os.pipe()
     os.dup2(reading, 0)
     os.close(reading)
@@ -112,6 +112,6 @@ def _wait(processes: PContext) -> tuple[int, str]:
 
 
 def _order(failure: ProcessFailure) -> tuple[int, int]:
-    """Earliest first; within a second killed ones, those that failed, those that we ended."""
+    """Earliest first; within a second, killed before failed before ended by us."""
     code = failure.exitcode
     return failure.timestamp, 2 if code == -signal.SIGTERM else int(code > 0)

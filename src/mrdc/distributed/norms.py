@@ -12,7 +12,7 @@ PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class SyncNorm(nn.SyncBatchNorm, nn.BatchNorm2d):
-    """Torch's synchronised batch norm, which needs a GPU; the same by plain sums on a CPU."""
+    """Torch's synchronised batch norm, which needs a GPU; on a CPU, the same by plain sums."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda or not self.training:

@@ -5,7 +5,7 @@ and what comes out of it (features, encoded bytes), never pixels. Ray runs the t
 again. Nothing is shuffled, and results come in the order of the jobs, so they do not depend on the
 workers.
 
-Tasks are plain ones. Ray Data, which was tried first, retries a task that kills its worker for ever
+Tasks are plain ones. Ray Data, which was tried first, retries a task that kills its worker forever
 (a limit is deprecated), and costs more for each of the many calls of `map`.
 """
 
@@ -166,7 +166,7 @@ def _fetched(reference: Any) -> Any:
 
 
 def _work(function: Callable[[S], T], piece: S, folder: str) -> T | MrdcError:
-    """Apply a function to a piece: what a worker does. Errors are results, and know the machine.
+    """Apply a function to a piece, in a worker; errors are returned, with the name of the machine.
 
     `folder` is that of the driver, since paths may be relative.
     """
@@ -183,7 +183,7 @@ def _work(function: Callable[[S], T], piece: S, folder: str) -> T | MrdcError:
 
 
 def _result(function: Callable[[S], T], piece: S, reference: Any) -> T:
-    """What a worker has made of a piece; an error of its own alone is another error."""
+    """A worker's result for a piece; an error is raised here, or reported as the worker's alone."""
     result: T | MrdcError = _ray().get(reference)
     if isinstance(result, MrdcError):
         function(piece)  # raises it here

@@ -88,7 +88,7 @@ def check_classes(settings: RunSettings) -> None:
 
 
 def check_compress(quality: int, memory: MemorySettings) -> None:
-    """Refuse a quality that the one codec does not have, and scales."""
+    """Refuse several codecs, scales, and a quality that the codec does not have."""
     if len(memory.codec) != 1:
         raise UsageError(f"--compress {quality}: give one --memory.codec with it")
     if memory.scale != (1.0,):
@@ -152,7 +152,7 @@ class Checked(NamedTuple):
     skipped: list[str]  # the error of each unreadable image
     train_ids: list[str]  # ids of those images
     test_ids: list[str]
-    in_training: list[str]  # test images that are byte for byte training images
+    in_training: list[str]  # test images identical to training images, byte for byte
 
 
 def check_photos(
@@ -162,7 +162,7 @@ def check_photos(
     listener: Listener = lambda kind, fields: None,
     skip: bool = False,
 ) -> Checked:
-    """Read every photo once; unreadable ones are left out if `skip`, and else an ImageError."""
+    """Read every photo once; unreadable ones raise an ImageError, or are left out if `skip`."""
     sides = (("training", train), ("test", test))  # may hold files of the same name
     photos = [p._replace(id=f"{side} image {p.id}") for side, of in sides for p in of]
     found: list[bytes | ImageError] = []

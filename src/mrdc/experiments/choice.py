@@ -39,7 +39,7 @@ def always(quality: int | None) -> Rule:
 
 
 def most_images(candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate that stores most images; the best quality of several."""
+    """The candidate that stores most images; among equals, the best quality."""
     ordered = [candidates[index] for index in best_first(candidates)]
     return max(ordered, key=lambda candidate: candidate.quantity)
 

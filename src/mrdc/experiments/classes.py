@@ -24,7 +24,7 @@ from mrdc.training.settings import RunSettings
 
 
 class ClassExperiment:
-    """A run on classes, without the images that `kept`, from the run's folder, leaves out."""
+    """A run on classes, without the unreadable images that `kept`, from its folder, lists."""
 
     def __init__(self, settings: RunSettings, name: str, kept: Checked | None = None):
         self.name = name
@@ -80,7 +80,7 @@ class ClassExperiment:
 
 
 def compressed(stream: Stream, settings: RunSettings) -> Stream:
-    """The stream with the training images that `--compress` asks for, encoded when they are read.
+    """The stream with training images compressed as `--compress` asks, when they are read.
 
     Sizes stay those of the source files, so that budgets in originals do not change.
     """

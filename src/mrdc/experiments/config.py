@@ -42,7 +42,7 @@ def named(name: str) -> Named:
     return Named(label, recipe, replace(base, settings=changed(base.settings, values, name)))
 
 
-FLAGS = {"set": "options"}  # flags with another name than their setting
+FLAGS = {"set": "options"}  # flags that are named differently from their setting
 
 
 def changed(settings: Any, values: Any, where: str) -> Any:
@@ -61,7 +61,7 @@ def changed(settings: Any, values: Any, where: str) -> Any:
 
 
 def fitted(hint: Any, value: Any, where: str) -> Any:
-    """A value converted to the type of a field; a number may stand for its text."""
+    """A value converted to the type of a field; a number also counts as text."""
     kind, choices = get_origin(hint), get_args(hint)
     if kind is Literal:
         if value not in choices:

@@ -103,10 +103,10 @@ class RunFolder(Keeper):
                     f"{path}: has files but no {CONFIG}, so it is not a run folder; choose another "
                     "--out"
                 )
-            known = read_kept(path)
+            read_kept(path)  # refuse a foreign folder before anything is written there
             self._lock = lock(path / "lock", f"{path}: another process is using it")
         try:
-            if known is not None:
+            if (known := read_kept(path)) is not None:  # maybe written just before the lock
                 refuse_changes(path, known.settings, settings)
             else:
                 with whole_file(path / CONFIG) as file:
@@ -300,7 +300,7 @@ def read_kept(path: Path) -> Kept | None:
 
 
 def refuse_changes(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse other settings than those the folder was started with."""
+    """Refuse settings that differ from those the folder was started with."""
     before, after = flat(dict(then)), flat(dict(now))
     flags = {"stream": "images, classes or phases", "options": "--set"}
     changes = [

@@ -19,9 +19,9 @@ def with_picked_quality(settings: AnySettings) -> AnySettings:
         return settings
     result = finished(Path(folder))
     if result is None:
-        raise UsageError(f"--memory.quality {quality}: {folder or 'nothing'} is no finished run")
+        raise UsageError(f"--memory.quality {quality}: needs the folder of a finished run")
     if result.mean_choice is None:
         why = "no candidate passes" if result.volume_ratios else "it measured none"
-        raise UsageError(f"--memory.quality {quality}: that run picks no quality, as {why}")
+        raise UsageError(f"--memory.quality {quality}: that run picks no quality because {why}")
     memory = replace(settings.memory, quality=str(result.mean_choice))
     return replace(settings, memory=memory)

@@ -100,14 +100,14 @@ class Preset:
 
 
 def method_names() -> list[str]:
-    """All methods on classes; importing none, and so no torch."""
+    """All methods on classes, without importing them or torch."""
     registered = getattr(sys.modules.get("mrdc.methods"), "METHODS", {})
     points = (point.name for point in entry_points(group="mrdc.methods"))
     return list(dict.fromkeys([*TRAINING, *registered, *points]))
 
 
 def recipe_names() -> list[str]:
-    """All recipes, those of methods from other packages included."""
+    """All recipes, including those of methods from other packages."""
     names = []
     for method in method_names():
         names += [method] if method in WITHOUT_MEMORY else [method, f"{method}-mrdc"]
@@ -146,7 +146,7 @@ def preset(name: str) -> Preset:
     if data == "shapes" and rest in scene_recipe_names():
         return shapes(rest)
     if data in (*DATA, "textures", "soda10m", "shapes"):
-        raise UsageError(f"unknown preset {name!r}: `mrdc list presets` has all")
+        raise UsageError(f"unknown preset {name!r}: `mrdc list presets` shows all")
     known = dict.fromkeys([*names, *scene_recipe_names()])
     lookup(known, name, "recipe (or preset, see `mrdc list presets`)")
     raise AssertionError(name)

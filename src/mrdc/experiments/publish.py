@@ -10,7 +10,7 @@ from mrdc.nn.checkpoint import last_checkpoint
 
 
 def check_publish(folder: Path, url: str) -> None:
-    """Refuse, before a run, a URL that its result could not be put to.
+    """Refuse, before a run, a URL that its results cannot be written to.
 
     Raises:
         UsageError: it is not a URL.
@@ -20,11 +20,11 @@ def check_publish(folder: Path, url: str) -> None:
         raise UsageError(f"--publish {url}: must be a URL such as s3://bucket/run; --out is local")
     stores.check_bucket(f"{url}/{RESULTS}")
     if (StorePath(url) / RESULTS).is_file() and not _is_there(folder, url):
-        raise OutputError(f"{url}: has another run; choose another --publish")
+        raise OutputError(f"{url}: holds another run; choose another --publish")
 
 
 def publish(folder: Path, url: str) -> None:
-    """Put config, last checkpoint, memory and, when these are there, the results."""
+    """Put config, last checkpoint and memory there, and the results last."""
     if _is_there(folder, url):
         return
     last = last_checkpoint(folder)

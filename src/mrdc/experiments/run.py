@@ -83,7 +83,8 @@ def run(
     if kept is not None and done is not None:
         refuse_changes(path, kept.settings, decisive)
         return done
-    about = {"name": name, **Kept.about(checked), **machine()}
+    here = machine()
+    about = {"name": name, **Kept.about(checked), **here}
     every, cache = settings.checkpoint_seconds, settings.cache
     keeper = Keeper()
     if world().rank == 0:
@@ -103,7 +104,7 @@ def run(
                 folder=str(path),
                 in_training=checked.in_training,
                 skipped=checked.skipped,
-                **{**machine(), "commit": commits(path / RESULTS)},
+                **{**here, "commit": commits(path / RESULTS)},
             )
         )
         keeper.write_line(result.to_json())
@@ -121,7 +122,8 @@ def memory_errors() -> Iterator[None]:
         if not lacks_memory(error):
             raise
         raise TrainingError(
-            "not enough memory: lower --train.batch-size or the size of images, in another --out"
+            "not enough memory: lower --train.batch-size or the size of images, and use another "
+            "--out"
         ) from None
 
 
@@ -149,6 +151,7 @@ def tensorboard(path: Path, listener: Listener) -> Listener:
 
 def machine() -> dict[str, Any]:
     """Commit, hardware and versions, as fields of a result."""
+    linux = hasattr(os, "sched_getaffinity")
     return {
         "mrdc": __version__,
         "commit": os.environ.get("MRDC_COMMIT") or commit(),
@@ -156,7 +159,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         **{package.lower(): version(package) for package in ("numpy", "Pillow")},
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1,
         "ranks": ranks(),
     }
 

@@ -17,7 +17,7 @@ from mrdc.training.resume import Keeper
 
 
 class SceneExperiment:
-    """A run on scenes, without the images that `kept`, from the run's folder, leaves out."""
+    """A run on scenes, without the unreadable images that `kept`, from its folder, lists."""
 
     def __init__(self, settings: DetectSettings, kept: Checked | None = None):
         self.settings = settings

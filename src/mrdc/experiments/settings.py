@@ -30,7 +30,7 @@ FREE = (
 
 
 def decisive_settings(settings: AnySettings) -> dict[str, Any]:
-    """Settings that decide the numbers, as JSON values; equal ones share a folder of a study."""
+    """Settings that decide the numbers, as JSON; runs of a study with equal ones share a folder."""
     values = {name: value for name, value in asdict(settings).items() if name not in FREE}
     scenes = isinstance(settings, DetectSettings)
     values["memory"]["select"] = usual_selector(settings.memory.select, scenes)

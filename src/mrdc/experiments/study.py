@@ -46,7 +46,7 @@ def run_study(
 ) -> Json:
     """Run what is not finished yet; returns what the command prints, also in NAME.json.
 
-    Without `data` it is small, on built-in data; `changes` of all runs are setting=value.
+    Without `data` it is small, on built-in data; `changes` are setting=value, for all runs.
     """
     study = find_study(name)
     made = study_cells(name, out, data, seeds, superclasses, changes)
@@ -197,7 +197,7 @@ def run_name(cell: Cell) -> str:
 
 
 def run_cells(made: Sequence[Cell], jobs: int | None, report: Report) -> dict[Path, RunResult]:
-    """Results by folder: those for the images as they are now, and those of the remaining runs."""
+    """Results by folder; runs that are unfinished, or were made with other images, are run."""
     results: dict[Path, RunResult] = {}
     streams: dict[tuple[object, ...], str] = {}  # every stream is opened once
     for cell in made:

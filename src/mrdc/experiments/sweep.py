@@ -83,7 +83,7 @@ def cells(
 
 
 def sweep(made: Sequence[Cell], jobs: int | None, report: Report = no_report) -> list[Outcome]:
-    """Run all cells that are not finished, several at a time; every outcome, in order."""
+    """Run all cells that are not finished, several at a time; returns every outcome, in order."""
     limit = usual_jobs(len(made)) if jobs is None else jobs
     if limit < 1:
         raise UsageError(f"--jobs must be 1 or more, got {limit}")
@@ -115,7 +115,7 @@ def _run(cell: Cell, life: IO[str]) -> Outcome:
     command += ["--out", str(cell.folder)]
     child = subprocess.run(command, stdin=life, capture_output=True, text=True)
     if child.returncode:
-        with suppress(OSError):  # it holds something
+        with suppress(OSError):  # not empty
             cell.folder.rmdir()
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         return Failure(str(cell.folder), last.removeprefix("mrdc: "))
@@ -130,7 +130,7 @@ def _as_json(cell: Cell) -> dict[str, Any]:
 
 
 def usual_jobs(count: int) -> int:
-    """Runs at a time: as many as memory allows, at 8 GB each, also on a GPU."""
+    """Runs at a time: as many as RAM and GPU memory allow, at 8 GB each; one without a GPU."""
     import torch
 
     from mrdc.training.feed import free_memory
@@ -185,7 +185,7 @@ def averages(runs: Sequence[RunResult]) -> dict[str, Any]:
 def quality_name(chosen: int | list[int | None] | None) -> str:
     """75, original, or 75/original/50 if it was chosen after every phase."""
     each = chosen if isinstance(chosen, list) else [chosen]
-    return "/".join(str(quality or "original") for quality in each)
+    return "/".join("original" if quality is None else str(quality) for quality in each)
 
 
 def deviation(values: Sequence[float]) -> float | None:

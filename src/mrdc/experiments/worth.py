@@ -62,7 +62,7 @@ def bytes_needed(curve: Sequence[tuple[float, float]], wanted: float) -> float |
     before: tuple[float, float] | None = None
     for size, reached in sorted(curve):
         if reached >= wanted:
-            if before is None or reached == before[1]:
+            if before is None:
                 return size
             part = (wanted - before[1]) / (reached - before[1])
             return exp(log(before[0]) + part * (log(size) - log(before[0])))

@@ -62,7 +62,7 @@ class Method:
         lesson.model.head.grow(lesson.new)
 
     def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor) -> Tensor:
-        """Loss of images x (n, 3, h, w) and labels y (n,); companions would follow these."""
+        """Loss of images x (n, 3, h, w) and labels y (n,); companions, if any, follow."""
         out = model(x)
         loss = self.classification(model, out, y)
         return loss if old is None else loss + self.preservation(model, old, out, x, y)

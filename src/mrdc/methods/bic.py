@@ -70,7 +70,7 @@ def fit_bias(logits: Tensor, labels: Tensor, start: int, decay: float) -> Tensor
 class BiC(Method):
     """A tenth of the exemplars of every class is set aside to fit the correction.
 
-    The number set aside is that of originals; with compression a class may hold more.
+    Their number is a tenth of the originals that fit; with compression a class may hold more.
     """
 
     temperature: float = 2.0

@@ -1,13 +1,13 @@
 """DDE: distilling causal effect of data (Hu et al., 2021), around LUCIR or PODNet.
 
 In training, the prediction for an image is mixed with those for the new images nearest to
-it in the features of the old network (colliding effect). In testing, the part of the scores
+it in the features of the old network (colliding effect). At test time, the part of the scores
 that every image gets along the mean direction of the features is removed (momentum effect).
 
 Neighbours are matched at the start of every epoch, on the views that will be trained on, as in
-the published code, or once per phase on evaluation views (`matching = phase`). Unlike there,
-they are read without updating batch norms (`neighbour_norm = train` updates them) and without
-PODNet's brightness jitter, and the strength of the removal is fixed, not learned.
+the published code, or once per phase on evaluation views (`matching = phase`). Unlike in that code,
+they do not update batch norms (unless `neighbour_norm = train`) and have no brightness jitter
+(PODNet), and the strength of the removal is fixed, not learned.
 """
 
 import math
@@ -136,7 +136,7 @@ class DDE(Wrapper):
         return Companions(choose, 0, cropped=True)
 
     def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
-        """As `inner`, with companions `near` and `links` in the classification loss."""
+        """The loss of `inner`, with companions `near` and `links` in its classification part."""
         if old is None:
             return self.inner.loss(model, old, x, y)
         out = model(x)

@@ -1,8 +1,8 @@
-"""Fidelity: features of an image and of its compressed copy stay close, around another method.
+"""Fidelity: keep features of an image and of its compressed copy close; wraps another method.
 
-The paper's outlook: learn to be indifferent to compression. New images have copies as the memory
-would store them; the penalty is the mean of 1 - cos between the features of both. Images of old
-classes are compressed already and have no pair. Costs a second pass of the network.
+The paper's outlook: learn to be indifferent to compression. Every new image has a copy, as the
+memory would store it; the penalty is the mean of 1 - cos between the features of both. Images of
+old classes are compressed already and have no pair. Costs a second pass of the network.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from mrdc.nn.net import Net
 def apart(images: Tensor, copies: Tensor, paired: Tensor) -> Tensor:
     """Mean of 1 - cos between features (n, d) of pairs, where `paired` (n,) is 1; 0 without any.
 
-    The mean is over the whole batch, also if several processes share it.
+    The mean is over the whole batch, even if several processes share it.
     """
     distances = (1 - F.cosine_similarity(images, copies, dim=1)) * paired
     total, count = world().sum(torch.stack([distances.sum(), paired.sum().to(distances)]))
@@ -33,7 +33,7 @@ def apart(images: Tensor, copies: Tensor, paired: Tensor) -> Tensor:
 
 @dataclass
 class Fidelity(Wrapper):
-    """A penalty on the distance between images and their copies; in the main stage of training."""
+    """A penalty on the distance between images and their copies, in the main training stage."""
 
     fidelity: float = 1.0  # weight of the penalty
 
@@ -60,7 +60,7 @@ class Fidelity(Wrapper):
         lesson.companions = Companions(pairs, 0, cropped=True, copies=True)
 
     def loss(self, model: Net, old: Net | None, x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
-        """As `inner`, with the penalty if companions `copies` and `paired` are given."""
+        """The loss of `inner`, plus the penalty if companions `copies` and `paired` are given."""
         if not more:
             return self.inner.loss(model, old, x, y)
         copies, paired = more

@@ -26,7 +26,7 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float, riva
 
     For cosines (n, c): the mean over images of old classes and their `rivals`
     highest new classes of max(0, margin - own + rival); 0 without such images. The mean is
-    over the whole batch, also if several processes share it.
+    over the whole batch, even if several processes share it.
     """
     is_old = labels < old
     own = scores.gather(1, labels[:, None])
@@ -39,7 +39,7 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float, riva
 
 @dataclass(kw_only=True)
 class LUCIR(Method):
-    """Cosine head, less-forget constraint, margin ranking; old rows stay as they are."""
+    """Cosine head, less-forget constraint, margin ranking; old rows stay fixed."""
 
     base: float = 10.0  # lambda = base * sqrt(old classes / new classes)
     margin: float = 0.5

@@ -1,4 +1,4 @@
-"""Learning without Forgetting (Li & Hoiem, 2016), with exemplars as in the compared tables."""
+"""Learning without Forgetting (Li & Hoiem, 2016), with exemplars as in the paper's tables."""
 
 from dataclasses import dataclass
 

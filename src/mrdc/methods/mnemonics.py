@@ -5,7 +5,7 @@ trained. After a phase the exemplars of its classes are changed to represent all
 phase: as prototypes (as in the published code), or as what the head would learn from
 (`bilevel`: one step of the head, the network fixed).
 
-Unlike the published code, pixels are learned for some classes at a time, queries are
+Unlike the published code, pixels are learned for a few classes at a time, queries are
 evaluation views seen once, images are stored as squares with the margin that crops need, and
 pixels are rounded.
 """
@@ -35,12 +35,12 @@ SEEN = 0.5  # grey levels that survive rounding
 
 
 def cosines(features: Tensor, rows: Tensor) -> Tensor:
-    """Between features (n, d) and rows (c, d)."""
+    """Cosines between features (n, d) and rows (c, d)."""
     return F.normalize(features, dim=1) @ F.normalize(rows, dim=1).T
 
 
 def as_prototypes(rows: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-    """Rows (c, d), in which those of these labels are replaced by mean features (n, d)."""
+    """Rows (c, d), with those of the given labels replaced by their mean features."""
     member = F.one_hot(labels, len(rows)).to(features)
     counts = member.sum(0)
     means = member.T @ features / counts.clamp(min=1)[:, None]
@@ -75,7 +75,7 @@ class Mnemonics(LUCIR):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.change: tuple[float, ...] = ()  # grey levels, learned and kept
+        self.change: tuple[float, ...] = ()  # mean change in grey levels, before and after rounding
 
     @property
     def needs(self) -> Needs:
@@ -109,7 +109,7 @@ class Mnemonics(LUCIR):
     def _learned(
         self, lesson: Lesson, exemplars: Examples
     ) -> Iterator[tuple[Examples, Tensor, Tensor]]:
-        """Exemplars, some classes at a time, with their grey levels before and after."""
+        """Exemplars, a few classes at a time, with their grey levels before and after."""
         model, head = lesson.model, lesson.model.head
         assert isinstance(head, SplitCosine)
         device = model.mean.device

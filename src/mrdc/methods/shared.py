@@ -30,7 +30,7 @@ def imprint(features: Tensor, labels: Tensor, first: int, count: int) -> Tensor:
 
 
 def balanced(examples: Examples) -> Examples:
-    """The same number of images per class: the mean number, in their order.
+    """Equally many images per class: the mean number, in order.
 
     Classes share bytes, not numbers of images: a class with fewer images repeats some of
     them, a class with more drops its last ones.

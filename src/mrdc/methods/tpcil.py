@@ -4,7 +4,7 @@ The features of each class are covered by a graph of vertices, fitted by competi
 learning; the images nearest to the vertices are the exemplars, and later phases preserve the
 similarities between vertices, up to shift and scale.
 
-There is no public code, so these are our choices: network, head and first rows as in LUCIR,
+There is no public code, so these are our choices: network, head and initial rows as in LUCIR,
 old rows fixed; 10 passes per class, with rates from 0.5 to 0.01 and reaches from m / 2 to 0.1;
 a vertex is the old network's feature of its stored image, so that both sides of a comparison
 see the same pixels; every step compares 128 vertices, spread over the classes, which pass
@@ -31,12 +31,12 @@ from mrdc.nn.net import Net
 from mrdc.planning.selection import unit_rows
 
 PASSES = 10
-RATES = (0.5, 0.01)  # step of a vertex, at first and at last
-LAST_REACH = 0.1  # in ranks; at first half of the vertices
+RATES = (0.5, 0.01)  # step of a vertex, at the start and at the end
+LAST_REACH = 0.1  # in ranks; half the number of vertices at the start
 
 
 def hebbian(features: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
-    """Cover features (n, d) by vertices (count, d), by competitive Hebbian learning.
+    """Cover features (n, d) with vertices (count, d), by competitive Hebbian learning.
 
     For each feature, vertices are ranked by distance, r = 0, 1, ...; each moves towards it
     by rate * exp(-r / reach). Both shrink exponentially.
@@ -88,7 +88,7 @@ def pairs(rows: Tensor) -> Tensor:
 def spread(labels: NDArray[np.intp], count: int, rng: np.random.Generator) -> Places:
     """Random indices of `count` vertices, taking one per class in turn."""
     order = rng.permutation(len(labels))
-    turn = np.empty(len(labels), np.intp)  # how many of its class come before
+    turn = np.empty(len(labels), np.intp)  # how many of its class come before it
     seen: Counter[int] = Counter()
     for place in order.tolist():
         turn[place] = seen[labels[place]]
@@ -106,7 +106,7 @@ class TPCIL(Method):
     def __post_init__(self) -> None:
         self.picked: dict[int, list[int]] = {}  # images of vertices, by class
         self.before = torch.empty(0, 0)  # features of the old network, by vertex
-        self.compared = 0  # vertices of a step, of all processes
+        self.compared = 0  # vertices per step, over all processes
 
     @property
     def needs(self) -> Needs:

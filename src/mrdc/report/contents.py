@@ -115,13 +115,13 @@ def at_qualities(
     pixels = to_pixels(data, photo.id)
     size = f", {len(data):,} bytes" if isinstance(data, bytes) else ""
     strip = [(as_address(pixels), f"original{size}")]
-    for codec, quality in sorted(pairs, key=lambda pair: -(pair[1] or 101)):
+    for codec, quality in sorted(pairs, key=lambda pair: -(101 if pair[1] is None else pair[1])):
         stream = codec.encode(pixels, quality)
         made, like = codec.decode(stream), ""
         if embedder:
             photos = [Photo("before", lambda: pixels), Photo("after", partial(np.asarray, made))]
             rows, _ = embed(photos, embedder)
-            like = f", features {F.cosine_similarity(rows[:1], rows[1:]).item():.3f} alike"
+            like = f", feature cosine {F.cosine_similarity(rows[:1], rows[1:]).item():.3f}"
         name = codec.name if quality is None else f"{codec.name} {quality}"
         strip.append((as_address(made), f"{name}, {len(stream):,} bytes{like}"))
     return strip

@@ -101,7 +101,7 @@ def _draw(axes: Axes, number: int, values: Values, label: str) -> None:
 
 
 def _cut(axes: Axes) -> bool:
-    """Limit the axis of R_q; whether something lies above."""
+    """Limit the axis of R_q; returns whether something lies above."""
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 1 / HIGHEST), min(high, HIGHEST))
     return high > HIGHEST

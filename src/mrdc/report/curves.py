@@ -60,7 +60,7 @@ def by_phase(
 ) -> list[Figure]:
     """Figures for each data set and number of phases, with a line for each group.
 
-    A figure has no more lines than there are colours, and about as many as the next. Values
+    Lines are spread evenly over figures with at most as many as there are colours. Values
     start with phase `first`.
     """
     streams: dict[tuple[str, int], list[Group]] = {}

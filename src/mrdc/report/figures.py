@@ -139,7 +139,7 @@ def line(
 
 
 def wrapped(name: str, width: int = 36) -> str:
-    """Any name as matplotlib can show it, in lines; a leading _ would hide it in a legend."""
+    """A name in lines for matplotlib; a leading _ would hide it in a legend."""
     text = textwrap.fill(name.encode("utf-8", "replace").decode(), width) or " "
     return f" {text}" if text.startswith("_") else text
 

@@ -10,7 +10,7 @@ CAPTION = "Forgetting: accuracy of the first classes after the last phase minus 
 
 
 def forgetting(runs: Sequence[RunRecord]) -> Section:
-    """Accuracy of the first classes by phase, and what is lost of it."""
+    """Accuracy of the first classes by phase, and how much of it is lost."""
     groups = [group for group in by_seed(runs) if len(first_classes(group.first)) > 1]
     section = Section("forgetting", "Forgetting of the first classes")
     if groups:

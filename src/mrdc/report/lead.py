@@ -10,7 +10,7 @@ from mrdc.report.pairs import Pairing, pairings
 from mrdc.report.runs import Group, RunRecord, by_seed, quality_grids, with_spread
 
 MOST = 3  # comparisons in the lead
-FEW = 3  # pairs that make a claim
+FEW = 3  # pairs needed for a claim
 
 
 def lead_text(runs: Sequence[RunRecord]) -> str:
@@ -112,11 +112,11 @@ def lead(ours: Mapping[int, float], others: Mapping[int, float]) -> Difference:
 
 
 def picked(grid: Mapping[str, Group]) -> str:
-    """What a search would choose, measured along the run of originals."""
+    """What a search would choose, measured along the run with originals."""
     original = grid.get("original")
     results = [run.result for run in original.runs if run.result] if original else []
     picks = dict.fromkeys(str(r.mean_choice) for r in results if r.mean_choice is not None)
     if not picks:
         return ""
     symbol = SYMBOLS[results[0].criterion]
-    return f" Along the run of originals, {symbol} picks {' or '.join(picks)}."
+    return f" Along the run with originals, {symbol} picks {' or '.join(picks)}."

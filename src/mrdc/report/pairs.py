@@ -25,7 +25,7 @@ class Pairing(NamedTuple):
 
 
 def pairings(groups: Sequence[Group]) -> list[Pairing]:
-    """Every finished group that originals are to be compared with."""
+    """Every finished group that has originals to compare it with."""
     arms = [Arm(group.first.decisive, group.results) for group in groups if group.results]
     known = [group for group in groups if group.results]
     found = []

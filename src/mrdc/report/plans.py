@@ -56,7 +56,7 @@ def choice(plan: Plan) -> Section:
 
 
 def curve(plan: Plan) -> Section:
-    """What the criterion looks at, against the number of images that fit."""
+    """The criterion against the number of images that fit."""
     criterion, symbol = plan.settings.criterion, SYMBOLS[plan.settings.criterion]
     figure = Figure(
         f"{symbol} against the images that fit; the ring marks the choice",
@@ -67,6 +67,7 @@ def curve(plan: Plan) -> Section:
     numbers = [[c.volume_ratio, c.ratio_per_image, c.discrepancy] for c in known]
     figure.data += [[str(c), c.quantity, *row] for c, row in zip(known, numbers, strict=True)]
     codecs = list(dict.fromkeys(c.codec for c in known))
+    labels = [c.codec if c.quality is None else str(c.quality) for c in known]
     with drawn(figure) as axes:
         criterion_axis(axes, criterion, plan.settings.bound)
         for number, codec in enumerate(codecs):
@@ -78,9 +79,8 @@ def curve(plan: Plan) -> Section:
         axes.set(xlabel="images that fit the budget (labels: quality)")
         axes.margins(x=0.1, y=0.1)
         legend(axes, len(codecs) + 1)
-        label_points(
-            axes, [(c.quantity, c.value(criterion), str(c.quality or c.codec)) for c in known]
-        )
+        points = [(c.quantity, c.value(criterion)) for c in known]
+        label_points(axes, [(*at, label) for at, label in zip(points, labels, strict=True)])
     return Section("curve", "Quality against quantity", [figure])
 
 

@@ -40,7 +40,7 @@ class RunRecord:
     """One run folder."""
 
     path: Path
-    settings: Json  # those that determine its numbers
+    settings: Json  # settings that determine its numbers
     about: Json  # name, commit, hardware and versions
     phases: list[PhaseResult]  # the finished ones
     result: RunResult | None  # None while the run is unfinished
@@ -94,13 +94,16 @@ class RunRecord:
     def quality(self) -> str:
         """The quality of all stored images, or "original"; empty if it changed between phases."""
         qualities = {phase.quality for phase in self.phases}
-        return str(qualities.pop() or "original") if len(qualities) == 1 else ""
+        if len(qualities) != 1:
+            return ""
+        (quality,) = qualities
+        return "original" if quality is None else str(quality)
 
     @property
     def decisive(self) -> Json:
-        """Settings that determine the numbers, except the seed; it also draws phases of scenes.
+        """Settings that determine the numbers, except the seed (which also draws phases of scenes).
 
-        A run of an older version has the defaults of settings that it did not know.
+        A run of an older version gets the defaults of settings that it lacks.
         """
         without = ["seed", "stream"] if self.detects else ["seed"]
         if str(self.memory.get("quality")) not in ("auto", "dynamic"):

@@ -9,7 +9,7 @@ from mrdc.memory.file import MemoryFile
 from mrdc.report.figures import Grid, Part, Section
 from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data, with_spread
 
-HELD_OUT = "no test images of their own; accuracy is on training images that were set aside"
+HELD_OUT = "no test images; accuracy is measured on training images that were set aside"
 CLASSES = "Averaged: mean over all phases. Forgetting: earlier tasks now minus their best."
 PSEUDO_LABELS = "Pseudo labels; compared with the true boxes at an IoU of 0.5 where they are known."
 PSEUDO = {  # columns, and where a phase's report has them

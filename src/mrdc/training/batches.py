@@ -22,7 +22,7 @@ class Feed(Protocol):
 
 
 class ReportingFeed(Feed, Protocol):
-    """A feed that says what it does."""
+    """A feed that describes itself."""
 
     @property
     def about(self) -> dict[str, Any]:

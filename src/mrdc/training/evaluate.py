@@ -1,4 +1,4 @@
-"""Test images, and accuracy on those of all classes seen."""
+"""Test images, and accuracy over all classes seen."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -48,8 +48,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy in percent: over all classes, by task, and of the plain head.
 
-    Views are images and labels on the device of the network, of all processes together; tasks
-    are the classes of each.
+    `views` has images and labels of this process, on the device of the network; counts are summed
+    over all processes. `tasks` are the classes of each task.
     """
     device, classes = model.mean.device, model.classes
     right = {name: torch.zeros(classes, device=device) for name in ("method", "head")}
@@ -84,7 +84,7 @@ def evaluate(
 
 
 def sides(confusion: Tensor) -> dict[str, float]:
-    """Percent of the test images of old classes that are assigned to an old class, new likewise.
+    """Percent of the test images of old classes assigned to an old class; likewise for new.
 
     Empty after the first phase, which has no old classes. Low numbers show a network that
     mistakes one side for the other, whatever it knows about the classes within a side.

@@ -54,7 +54,7 @@ def keep_order(ids: list[str], ranking: Ranking, label: int) -> Ranking:
 
 
 class Exemplars:
-    """Fills the memory of a run, phase by phase; `charge` bytes of it are not for images."""
+    """Fills the memory of a run, phase by phase; `charge` bytes of the budget go elsewhere."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Exemplars:
         return int(self.budget.total_bytes(classes) / self.stream.original_bytes / classes + 0.5)
 
     def restore(self, memory: ReplayMemory) -> None:
-        """Continue with a memory that was kept."""
+        """Continue with a saved memory."""
         memory.class_names = dict(enumerate(self.stream.classes))
         self.memory = memory
         self.pair = memory.codec, memory.quality
@@ -161,7 +161,7 @@ class Exemplars:
         return self.budget.part(self.stream.sizes[phase] / self.stream.seen(phase))
 
     def _search(self, phase: int, pool: Pool, clock: Clock) -> None:
-        """Search once per phase: the report shows what a preview was chosen by."""
+        """Search at most once per phase, so that the report shows what a preview used."""
         with clock.part("volume_ratio"):
             keep = self.pair if self.chosen else None
             self.found = search(pool, self._share(phase), self.settings, keep=keep)
@@ -238,7 +238,7 @@ class Exemplars:
     def _substituted(
         self, label: int, photos: Sequence[Photo], substitutes: Substitutes
     ) -> list[Photo | Encoded]:
-        """The photos that have other pixels, with these; among originals they become files."""
+        """The photos that have substitutes, with their pixels; as JPEG files among originals."""
 
         def load(name: str) -> bytes | Pixels:
             pixels, plain = substitutes[label, name], self.pair[0].name == ORIGINAL
@@ -301,7 +301,7 @@ def fixed_quality(memory: MemorySettings) -> Pair:
         if not codec.qualities and codec.name != ORIGINAL:
             others = ", ".join(name for name, other in CODECS.items() if other.qualities)
             raise UsageError(
-                f"--memory.codec {codec.name}: has no qualities to choose from; {others} have"
+                f"--memory.codec {codec.name}: has no qualities to choose from; use {others}"
             )
     search_space(memory)
     if memory.fade:

@@ -68,7 +68,7 @@ def fit(
 
     Args:
         parameters: parameters to train; by default all that require gradients.
-        norm: mode of the batch norms; nothing else sets it.
+        norm: mode of the batch norms during training.
         clamp: bound on every element of the gradients.
         rate: learning rate of an epoch; by default the schedule of the training.
         graph: whether steps on a GPU may be recorded.

@@ -122,12 +122,12 @@ class DeviceFeed(ABC):
 
 
 def cut(places: Places, size: int) -> list[Places]:
-    """Places in parts of a size; the last may be smaller, but there is one."""
+    """Places in parts of a size; the last may be smaller, and there is at least one."""
     return np.split(places, range(size, len(places), size))
 
 
 def canvas_ring(images: Pictures, most: int, threads: int | None, passes: int = 1) -> Ring[int]:
-    """Lets processes put images, by place, into the corners of canvases."""
+    """A ring whose processes put images, by place, into the corners of canvases."""
     height, width = images.sides.max(0, initial=1).tolist()
     who = crew(threads, len(images.sides), passes)
     return Ring(partial(_fill, images), (height, 3, width), most, who)
@@ -145,7 +145,7 @@ def put(canvas: Tensor, image: Tensor) -> None:
 class GpuFeed(DeviceFeed):
     """Images decoded once, by all processes together, to uint8 on the GPU.
 
-    The canvas is as large as the largest.
+    The canvas is as large as the largest image.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from mrdc.training.batches import chosen, in_batches, own_parts
 from mrdc.training.match import Copies, beside, shown
 from mrdc.training.pictures import Decoded, Pictures
 
-EPOCHS = 100  # for which a feed is used, more or less
+EPOCHS = 100  # that a feed lasts, roughly
 
 
 class View(NamedTuple):

@@ -79,7 +79,7 @@ class ClassLearner(Learner):
         self.teacher: Net | None = None
         self.views = Views(self.architecture.size, self.device, settings.resident, settings.threads)
         self.compiled: dict[Net, Maps] = {}
-        self.first_step: AbstractContextManager[None] | None = None  # for one that compiles
+        self.first_step: AbstractContextManager[None] | None = None  # for a step that compiles
         self.session = Session(0, Keeper())
         self.stages = 0  # of the phase so far
         self.lesson: Lesson | None = None

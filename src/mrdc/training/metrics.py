@@ -13,7 +13,7 @@ def average_incremental_accuracy(accuracy: Sequence[float]) -> float:
 
 
 def forgetting(tasks: Sequence[Sequence[float]], task: int) -> float:
-    """Accuracy of a task after the last phase minus its best so far, of `tasks` by phase."""
+    """Accuracy of a task after the last phase minus its best; `tasks` has accuracies by phase."""
     return tasks[-1][task] - max(after[task] for after in tasks[task:])
 
 

@@ -217,7 +217,7 @@ class Phases:
             with self.session.clock.part("write"):
                 partial = self._partial(stop)
                 self.last = replace(partial, checkpoint=partial.checkpoint.copied())
-                self.keeper.save_partial(lambda: self._partial(stop))
+                self.keeper.save_partial(lambda: partial)
 
     def _partial(self, stop: Stop) -> Partial:
         session, parts = self.session, dict(self.session.clock.seconds)

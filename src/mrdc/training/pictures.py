@@ -34,13 +34,13 @@ class Pictures(Protocol):
 
 
 class Files:
-    """Encoded images, in RAM that forked processes share, as far as `room` bytes reach.
+    """Encoded images, in RAM that forked processes share, up to `room` bytes.
 
     The others are read from disk every time; images that a memory holds, from there. Images
     longer than `limit` are scaled down to it when they are decoded.
 
     Attributes:
-        plain: which images are JPEGs that any decoder reads alike, (n,).
+        plain: which images are JPEGs that every decoder decodes alike, (n,).
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class StreamSettings:
     """Share of images set aside for testing if the data has no test images."""
     compress: int | None = None
     """Compress all training images of all phases to this quality of --memory.codec first. With
-    --memory.quality original they are stored as they are then; budgets still count originals as
+    --memory.quality original they are then stored as they are; budgets still count originals as
     they were. A baseline to compare --train.match with."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
     """Settings of the method, such as margin=0.4."""

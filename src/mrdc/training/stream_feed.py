@@ -84,7 +84,7 @@ class StreamFeed(DeviceFeed):
         return {"resident": "stream", "by_nvjpeg": by_decoder, "images_per_second": self.rates}
 
     def measure(self, batch: int = 128, batches: int = 8) -> None:
-        """Time the decoder against the processes, on some images, and give one of them up."""
+        """Time the decoder against the processes, on some images, and keep the better one."""
         plain = np.flatnonzero(self.fast)
         if not len(plain):
             return
@@ -123,7 +123,7 @@ class StreamFeed(DeviceFeed):
                 if len(given):
                     canvas = self._joined(part, fast[part], given, canvas)
                 if self._side is not None:
-                    self._side.synchronize()  # the decoder does not wait for those who read
+                    self._side.synchronize()  # the decoder does not wait for readers
             yield canvas
 
     def _joined(
