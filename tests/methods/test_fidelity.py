@@ -76,12 +76,14 @@ def test_a_pair_is_cropped_alike(resident: Resident, probability: float) -> None
     [(BiC(), "BiC"), (TPCIL(), "TPCIL"), (DDE(LUCIR()), "DDE"), (AANets(DDE(PODNet())), "DDE")],
 )
 def test_refuses_methods_with_a_loss_of_their_own(inner: Method, name: str) -> None:
-    with pytest.raises(UsageError, match=f"cannot wrap {name}, which has a loss of its own"):
-        Fidelity(inner)
+    """So does DDE, which also needs the classification part alone."""
+    for outer in (Fidelity, DDE):
+        with pytest.raises(UsageError, match=f"cannot wrap {name}, which has a loss of its own"):
+            outer(inner)
 
 
 def test_refuses_companions_of_another_method() -> None:
-    outer = DDE(Fidelity(LUCIR()))
+    outer = Fidelity(LUCIR())
     made = lesson(
         model=tiny(classes=2),
         teacher=tiny(classes=2),
@@ -89,6 +91,7 @@ def test_refuses_companions_of_another_method() -> None:
         fresh=examples([2, 2]),
         features=lambda some: torch.ones(len(some), 16),
     )
+    made.companions = DDE(LUCIR())._companions(made)
     with pytest.raises(UsageError, match="cannot be combined with a method that has companions"):
         outer.start_phase(made)
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -23,7 +23,7 @@ from mrdc.methods.bic import soft_cross_entropy
 from mrdc.methods.icarl import binary_loss
 from mrdc.methods.lucir import less_forget, margin_ranking
 from mrdc.methods.lwf import distill
-from mrdc.methods.options import make_method, method_settings
+from mrdc.methods.options import make_method, method_settings, with_options
 from mrdc.methods.shared import balanced
 from mrdc.nn.heads import LSC, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, Output
@@ -403,6 +403,23 @@ def test_settings_have_the_types_of_their_fields() -> None:
     own = {"neighbours", "matching", "own_weight", "neighbour_norm", "strength"}
     assert method_settings(AANets(LUCIR())) == method_settings(LUCIR())
     assert set(method_settings(AANets(DDE(LUCIR())))) == own | set(method_settings(LUCIR()))
+
+
+@dataclass(kw_only=True)
+class Switched(Method):
+    """A method of a plugin, with a switch and a setting that text cannot give."""
+
+    fast: bool = False
+    hook: object = None
+
+
+def test_a_setting_can_be_a_switch() -> None:
+    for text, value in (("true", True), ("False", False)):
+        assert with_options(Switched(), [f"fast={text}"], "switched").fast is value
+    with pytest.raises(UsageError, match="--set fast=1: fast takes true or false"):
+        with_options(Switched(), ["fast=1"], "switched")
+    with pytest.raises(UsageError, match="--set hook=x: hook can be set in Python only"):
+        with_options(Switched(), ["hook=x"], "switched")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Wrapper methods: delegation, settings, state, AANets, and runs of method instances."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,6 @@ from mrdc.methods import (
     DDE,
     LUCIR,
     AANets,
-    BiC,
     Fidelity,
     Lesson,
     Method,
@@ -76,15 +75,24 @@ def test_a_wrapped_method_needs_what_it_would_need_alone() -> None:
     assert outer.first_phase == inner.first_phase
 
 
+@dataclass(kw_only=True)
+class Learned(LUCIR):
+    """A method that learns something beside the network."""
+
+    bias_: Tensor | None = None
+    start_: int = 0
+
+
 def test_state_returns_to_the_method_that_learned_it() -> None:
-    outer = AANets(DDE(BiC(bias_=torch.ones(2), start_=3), momentum_=torch.full((4,), 2.0)))
+    inner = Learned(bias_=torch.ones(2), start_=3)
+    outer = AANets(DDE(inner, momentum_=torch.full((4,), 2.0)))
     state = outer.state()
     assert state.keys() >= {"momentum_", "bias_", "start_"}
     assert not state.keys() & {"direction_", "scores_", "inner"}
-    other = AANets(DDE(BiC()))
+    other = AANets(DDE(Learned()))
     other.load_state(state)
     middle = other.inner
-    assert isinstance(middle, DDE) and isinstance(middle.inner, BiC)
+    assert isinstance(middle, DDE) and isinstance(middle.inner, Learned)
     assert middle.momentum_ is state["momentum_"] and middle.direction_ is None
     assert middle.inner.bias_ is state["bias_"] and middle.inner.start_ == 3
     assert not hasattr(other, "bias_") and not hasattr(other, "momentum_")

@@ -144,6 +144,14 @@ def test_gradients_and_modes_are_restored() -> None:
         assert all(module.training for module in model.modules())
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d])
+def test_every_kind_of_batch_norm_has_its_mode(norm: type[nn.Module]) -> None:
+    """Networks of users have others than ours."""
+    model = nn.Sequential(norm(3), nn.Dropout())
+    with modes(model, "eval"):
+        assert [module.training for module in model] == [False, True]
+
+
 @pytest.mark.parametrize("norm", ["train", "eval"])
 def test_batch_norms_have_their_own_mode(norm: str) -> None:
     """In "eval" their statistics stay; others train either way, even if modes change in between."""

@@ -98,7 +98,7 @@ def packed(console: Console, result: "Packed") -> None:
     console.print(f"{size(about['budget_bytes'] - used)} of the budget left over")
     if 0 < about["complete_classes"] < about["classes"]:
         full = count(about["complete_classes"], "class")
-        console.print(f"{full} hold all their images and leave bytes to the others")
+        console.print(f"{full} complete: all images held, and bytes left to the others")
     if about["duplicates"]:
         console.print(f"{count(about['duplicates'], 'exact duplicate')} stored once")
     if about["kept_sources"] and about["codec"] != "original":

@@ -17,7 +17,7 @@ from mrdc.data.scenes import Boxes, Scenes
 from mrdc.detection.album import Album
 from mrdc.distributed.group import world
 
-NEEDS = "detection needs pycocotools: pip install '.[detection]' in a checkout of mrdc"
+NEEDS = "detection needs pycocotools: pip install 'mrdc[detection]'"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def check(settings: AnySettings) -> None:
             f"--train.lr must be above 0 and at most {MOST_LR:g}, got {settings.train.lr}"
         )
     if settings.tensorboard and find_spec("tensorboard") is None:
-        raise UsageError("--tensorboard needs tensorboard: pip install '.[tensorboard]'")
+        raise UsageError("--tensorboard needs tensorboard: pip install 'mrdc[tensorboard]'")
     parse_budget(settings.memory.budget, original_bytes=1.0)
     fixed_quality(settings.memory)
     pick_device(settings.device)

@@ -200,7 +200,8 @@ def sentence(rules: Sequence[Json]) -> str:
     if not known:
         return ""
     losses = ", ".join(f"{row['rule']} {row['mean']:.2f}" for row in known)
-    return f"Points lost on average over {count(known[0]['grids'], 'grid')}: {losses}."
+    most = max(row["grids"] for row in known)
+    return f"Points lost on average over {count(most, 'grid')}: {losses}."
 
 
 def of_study(made: Sequence[Cell], results: Sequence[RunResult]) -> Json:

@@ -17,7 +17,7 @@ def with_picked_quality(settings: AnySettings) -> AnySettings:
     rule, _, folder = quality.partition(":")
     if rule != "run":
         return settings
-    result = finished(Path(folder))
+    result = finished(Path(folder)) if folder else None
     if result is None:
         raise UsageError(f"--memory.quality {quality}: needs the folder of a finished run")
     if result.mean_choice is None:

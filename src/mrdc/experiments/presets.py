@@ -179,7 +179,7 @@ def table_1(column: str, name: str) -> Preset:
 def textures(name: str) -> Preset:
     """A recipe on built-in images: a few minutes without a GPU."""
     settings = recipe(name)
-    small = ("lucir", "lucir-aanets", "mnemonics")
+    small = ("lucir", "lucir-aanets", "lucir-fidelity", "mnemonics")
     settings = replace(
         settings,
         data="textures",

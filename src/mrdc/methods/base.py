@@ -119,6 +119,15 @@ class Wrapper(Method):
 
     inner: Method
 
+    def need_parts(self) -> None:
+        """Refuse a method whose loss is not the sum of classification and preservation."""
+        inner = self.inner
+        while isinstance(inner, Wrapper) and type(inner).loss is Wrapper.loss:
+            inner = inner.inner
+        if isinstance(inner, Method) and type(inner).loss is not Method.loss:
+            outer, name = type(self).__name__, type(inner).__name__
+            raise UsageError(f"{outer} cannot wrap {name}, which has a loss of its own")
+
     @property
     def needs(self) -> Needs:
         return self.inner.needs

@@ -99,6 +99,7 @@ class DDE(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.need_parts()
         if self.neighbours < 0 or not 0 < self.own_weight < 1:
             raise UsageError(
                 f"neighbours must be 0 or more and own_weight between 0 and 1, got "

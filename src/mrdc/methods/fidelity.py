@@ -15,7 +15,7 @@ from torch import Tensor
 from mrdc._utils.errors import UsageError
 from mrdc.data.examples import Companions, Places
 from mrdc.distributed.group import world
-from mrdc.methods.base import Method, Wrapper
+from mrdc.methods.base import Wrapper
 from mrdc.methods.lesson import Lesson
 from mrdc.nn.net import Net
 
@@ -39,12 +39,7 @@ class Fidelity(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        inner = self.inner
-        while isinstance(inner, Wrapper) and type(inner).loss is Wrapper.loss:
-            inner = inner.inner
-        if isinstance(inner, Method) and type(inner).loss is not Method.loss:
-            name = type(inner).__name__
-            raise UsageError(f"Fidelity cannot wrap {name}, which has a loss of its own")
+        self.need_parts()
 
     def start_phase(self, lesson: Lesson) -> None:
         self.inner.start_phase(lesson)

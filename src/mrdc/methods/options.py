@@ -11,6 +11,8 @@ from mrdc.methods import METHODS
 from mrdc.methods.base import Method, Wrapper
 
 T = TypeVar("T")
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+SWITCH = {"true": True, "false": False}
 
 
 def make_method(name: str, options: Sequence[str] = ()) -> Method:
@@ -29,11 +31,13 @@ def with_options(method: T, options: Sequence[str], name: str) -> T:
         if not equals:
             raise UsageError(f"--set {option}: write it as name=value")
         default = lookup(defaults, key, f"setting of {name}")
+        kind = type(default)
+        if kind not in KINDS:
+            raise UsageError(f"--set {option}: {key} can be set in Python only")
         try:
-            values[key] = type(default)(text)
-        except ValueError:
-            want = {"int": "a whole number", "float": "a number"}[type(default).__name__]
-            raise UsageError(f"--set {option}: {key} takes {want}") from None
+            values[key] = SWITCH[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            raise UsageError(f"--set {option}: {key} takes {KINDS[kind]}") from None
         if isinstance(default, int | float) and not 0 <= values[key] < math.inf:
             raise UsageError(f"--set {option}: {key} must be 0 or more, and finite")
     return _changed(method, values)

@@ -6,6 +6,8 @@ from typing import Literal
 
 from torch import nn
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 
 @contextmanager
 def modes(model: nn.Module, norm: Literal["train", "eval"]) -> Iterator[None]:
@@ -13,7 +15,7 @@ def modes(model: nn.Module, norm: Literal["train", "eval"]) -> Iterator[None]:
     before = {module: module.training for module in model.modules()}
     model.train()
     for module in before:
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, BATCH_NORMS):
             module.train(norm == "train")
     try:
         yield

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mrdc.nn.branches import Backbone, Body, Branches, body_of, with_body
 from mrdc.nn.heads import Head
+from mrdc.nn.modes import BATCH_NORMS
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's, on the scale of 0 to 255
 STD = (58.395, 57.12, 57.375)
@@ -77,7 +78,7 @@ class Net(nn.Module):
 
     def steady(self, images: Tensor) -> Output:
         """Outputs without gradients and with batch norms in evaluation mode."""
-        norms = [m for m in self.modules() if isinstance(m, nn.BatchNorm2d) and m.training]
+        norms = [m for m in self.modules() if isinstance(m, BATCH_NORMS) and m.training]
         for norm in norms:
             norm.training = False
         try:
