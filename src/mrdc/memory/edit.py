@@ -135,7 +135,7 @@ def rebudget(
         if fade:
             _let_fade(memory, path)
         if memory.fade:
-            memory._spool = Spool(target.parent)
+            memory._spool = Spool(scratch_folder(target))
         memory.rebudget(budget)
         memory.save(target)
     return Edited(target, memory, before)
