@@ -31,6 +31,7 @@ class Scaled(Codec):
         return self.base.encoder
 
     def encode(self, image: Pixels, quality: int | None = None) -> bytes:
+        self._check(image, quality)
         return self.base.encode(resized(image, self.scale), quality)
 
     def decode(self, data: bytes) -> Pixels:
