@@ -62,7 +62,7 @@ def as_photo(raw: Any, index: int, name: str) -> Photo:
     """A sample as a photo: the file of an ImageFolder, else pixels."""
     samples = getattr(raw, "samples", None)
     if isinstance(samples, list) and getattr(raw, "transform", None) is None:
-        return Photo(name, file_photo(str(samples[index][0]), name).load)
+        return file_photo(str(samples[index][0]), name)
     return Photo(name, partial(_pixels, raw, index))
 
 

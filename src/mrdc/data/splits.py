@@ -91,8 +91,7 @@ def open_images(
 def _listed(source: str | os.PathLike[str]) -> Path:
     """The path of a source; of a URL, with all objects below it."""
     path = as_path(source)
-    plain = isinstance(path, StorePath) and not is_pattern(path)
-    return path.listed() if isinstance(path, StorePath) and plain else path
+    return path.listed() if isinstance(path, StorePath) and not is_pattern(path) else path
 
 
 def check_source(source: str | os.PathLike[str]) -> None:

@@ -63,17 +63,18 @@ class Growing:
 
     def offer(self, image: Encoded) -> None:
         """Queue an image; exact duplicates are counted and dropped."""
-        if image.identity in self.known:
+        identity = image.identity
+        if identity in self.known:
             self.duplicates += 1
         else:
-            self.known.add(image.identity)
+            self.known.add(identity)
             self.waiting.append(image)
             self.first = self.first or self.cost(image)
 
     def settle(self, share: int) -> None:
         """Take waiting images, in order, while they fit."""
-        while self.waiting and self.spent + self.next_cost <= share:
-            self.spent += self.next_cost
+        while self.waiting and self.spent + (cost := self.next_cost) <= share:
+            self.spent += cost
             image = self.waiting.popleft()
             self.sizes.append(len(image.body) + len(image.values))
             if self.spool is None:

@@ -16,7 +16,7 @@ from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.threads import engine, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre, stack, tensor
-from mrdc.data.photo import Photo, digest, to_pixels
+from mrdc.data.photo import Photo, digest
 from mrdc.data.views import centre_views
 from mrdc.distributed.group import world
 from mrdc.memory.fill import Skip
@@ -255,7 +255,7 @@ def _embed(
                 known = cache.get(key)
                 if known is not None:
                     return key, known, known
-            return key, None, embedder.prepare(to_pixels(data, photo.id))
+            return key, None, embedder.prepare(photo.decode(data))
         except ImageError as error:
             return error
 
