@@ -66,7 +66,7 @@ def test_parts_of_an_object(bucket: str) -> None:
             b"123456789",
         )
     assert as_path(url).read_text() == "0123456789"
-    with pytest.raises(StoreError, match="x: has changed since it was looked at"):
+    with pytest.raises(StoreError, match="x: has changed since it was opened"):
         stores.read(url, 8, 20)
     assert stores.read_whole(url, 10) == b"0123456789"
     for size in (9, 11):

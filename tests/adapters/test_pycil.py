@@ -153,7 +153,7 @@ class Own(BaseLearner):
 @pytest.mark.parametrize("model", [Own(), SimpleNamespace()])
 def test_learners_that_go_their_own_way_are_refused(model: Any) -> None:
     """They would bypass the memory."""
-    with pytest.raises(UsageError, match="builds its memory in a way of its own"):
+    with pytest.raises(UsageError, match="builds its memory in its own way"):
         use_mrdc(model, "1MB")
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 
-
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks some of them
 
 

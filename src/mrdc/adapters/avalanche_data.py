@@ -29,7 +29,7 @@ class Stored(Dataset[tuple[Image.Image, int]]):
 
 
 class Through:
-    """The transforms of one name of some groups, for the image alone."""
+    """The transforms of some groups under one name, for the image alone."""
 
     min_params = max_params = 1  # Avalanche looks at these
 

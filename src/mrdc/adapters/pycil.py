@@ -25,7 +25,7 @@ from mrdc.adapters.store import Store
 from mrdc.data.photo import Photo, file_photo
 from mrdc.memory.export import extension
 
-BYPASS = ("_construct_exemplar", "build_rehearsal_memory")  # what some learners have of their own
+BYPASS = ("_construct_exemplar", "build_rehearsal_memory")  # methods that some learners override
 
 
 def use_mrdc(model: Any, budget: int | str, folder: Path | None = None, **options: Any) -> Store:
@@ -40,7 +40,7 @@ def use_mrdc(model: Any, budget: int | str, folder: Path | None = None, **option
     """
     own = [name for name in BYPASS for kind in type(model).__mro__[:-2] if name in vars(kind)]
     if own or not hasattr(model, BYPASS[1]) or type(model).__name__ == "COIL":
-        raise UsageError(f"{type(model).__name__} builds its memory in a way of its own")
+        raise UsageError(f"{type(model).__name__} builds its memory in its own way")
     store = Store(budget, **options)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -163,7 +163,7 @@ def check_filled(
     room_in: Callable[[Budget], int],
     name: Callable[[int], str],
 ) -> None:
-    """Refuse new classes that hold no image; `room_in` tells what a budget leaves for images."""
+    """Refuse new classes that hold no image; `room_in` gives the bytes a budget leaves them."""
     empty = {label: grown for label, grown in filled.items() if not grown.sizes}
     for label, grown in empty.items():
         if not grown.waiting:

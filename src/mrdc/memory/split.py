@@ -15,7 +15,7 @@ from mrdc.memory.validate import MANY
 from mrdc.memory.write import head_bytes
 
 Cut = dict[int, tuple[int, int]]  # ranks in a part, from and to, by label
-LEAST = 8  # how many times its head a part must hold at least
+LEAST = 8  # a part must hold at least this many times its head
 RUN = len("[2147483647,9007199254740992],")  # most bytes of a class in an entry of the manifest
 SLACK = 8  # most bytes of padding
 
