@@ -160,8 +160,8 @@ def soda_layout(root: Path) -> Path:
 
 
 def test_a_folder_with_train_and_val(road: Path) -> None:
-    """Or test.json, or valid.json; without a pool of unlabelled images."""
-    splits = open_scenes(road)
+    """Or test.json, or valid.json; without a pool of unlabelled images. A path may be text."""
+    splits = open_scenes(str(road))
     assert (len(splits.train), len(splits.test), splits.unlabelled) == (3, 2, None)
     for name in ("test.json", "valid.json"):
         (road / "val.json").rename(road / name)

@@ -173,5 +173,8 @@ class _Ranges(io.RawIOBase):
         return self._read(self._size)
 
     def _read(self, count: int) -> bytes:
-        start, self._place = self._place, min(self._size, self._place + count)
-        return stores.read(self._url, start, self._place)
+        start, stop = self._place, min(self._size, self._place + count)
+        if start >= stop:
+            return b""
+        data, self._place = stores.read(self._url, start, stop), stop
+        return data
