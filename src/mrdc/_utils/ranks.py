@@ -1,4 +1,4 @@
-"""The place of this process among those that torchrun started; without torchrun it is alone."""
+"""The place of this process among those torchrun started; without torchrun it is alone."""
 
 import os
 

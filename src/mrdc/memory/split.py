@@ -40,7 +40,7 @@ def split(
     Args:
         costs: label, and bytes of each image with its index entry, of every class in order.
         meta: metadata of the whole memory.
-        tables: those that images share; every part is charged for all of them.
+        tables: shared by images; every part is charged for all of them.
         optional: the optional arrays that the memory has.
     """
     room = part_size - _head(part_size, meta, tables, optional)

@@ -103,7 +103,7 @@ def _row(
 
 @dataclass(frozen=True)
 class Piece:
-    """Some photos; with `inline`, those that only this process can read, sent as their contents."""
+    """Some photos; `inline` ones can be read only by this process, so their contents are sent."""
 
     photos: Sequence[Photo]
     inline: bool

@@ -114,7 +114,7 @@ class Pool:
         return dict(zip(memory.labels, torch.split(rows, counts), strict=True))
 
     def places(self, memory: ReplayMemory) -> dict[int, list[int]]:
-        """By label, the indices of a memory's images among the originals of their class."""
+        """Indices of a memory's images among the originals of their class, by label."""
         places = {}
         for label in memory.labels:
             index = {photo.id: number for number, photo in enumerate(self.images.photos[label])}
@@ -130,7 +130,7 @@ class Pool:
         return rows.to(self.device)
 
     def discrepancies(self, stored: Mapping[int, Tensor]) -> dict[str, float]:
-        """By class, between all originals and the stored images, given features by label."""
+        """Discrepancy of each class between all originals and stored images (features by label)."""
         found = {}
         for label, rows in stored.items():
             originals, some = self._moved(self.features[label]), self._moved(rows)
