@@ -65,8 +65,10 @@ def test_parts_of_an_object(bucket: str) -> None:
             1,
             b"123456789",
         )
+        assert (file.seek(20), file.read(3), file.tell()) == (20, b"", 20)  # like a local file
+        assert (file.seek(8), file.read(3)) == (8, b"89")
     assert as_path(url).read_text() == "0123456789"
-    with pytest.raises(StoreError, match="x: has changed since it was looked at"):
+    with pytest.raises(StoreError, match="x: has changed since it was opened"):
         stores.read(url, 8, 20)
     assert stores.read_whole(url, 10) == b"0123456789"
     for size in (9, 11):

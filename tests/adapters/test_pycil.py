@@ -13,7 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mrdc._utils.errors import UsageError
+from mrdc.adapters.features import embed_photos
 from mrdc.adapters.pycil import use_mrdc
+from mrdc.data.photo import Photo
 from tests.adapters.clones import importing_from
 from tests.conftest import pixels
 
@@ -104,12 +106,15 @@ class Learner(BaseLearner):
 
 @pytest.mark.parametrize("paths", [False, True])
 def test_exemplars_within_bytes(paths: bool, tmp_path: Path, seeded: None) -> None:
-    """Images, labels and class means after each task; paths lead to the stored files."""
+    """Images, labels and class means after each task; paths lead to the stored files.
+
+    Other files in the folder stay.
+    """
     (tmp_path / "in").mkdir()
-    (tmp_path / "out").mkdir()
     manager = Manager(tmp_path / "in" if paths else None)
     model: Any = Learner()
     store = use_mrdc(model, "10kB", folder=tmp_path / "out", quality=50)
+    (tmp_path / "out" / "notes.txt").write_text("not ours")
     for total in (2, 4):
         model._total_classes = total
         model.build_rehearsal_memory(manager, per_class=1)
@@ -119,11 +124,12 @@ def test_exemplars_within_bytes(paths: bool, tmp_path: Path, seeded: None) -> No
         assert np.allclose(np.linalg.norm(model._class_means, axis=1), 1)
     assert 4 <= len(store.memory) < CLASSES * IMAGES
     if paths:
-        files = sorted((tmp_path / "out").iterdir())
+        files = sorted((tmp_path / "out").glob("mrdc-*/*"))
         assert [str(path) for path in files] == model._data_memory.tolist()
         assert files[0].read_bytes() == store.memory.encoded(0)
     else:
         assert model._data_memory.shape[1:] == (32, 32, 3)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "not ours"
 
 
 def test_a_quality_is_chosen_once(seeded: None) -> None:
@@ -147,7 +153,7 @@ class Own(BaseLearner):
 @pytest.mark.parametrize("model", [Own(), SimpleNamespace()])
 def test_learners_that_go_their_own_way_are_refused(model: Any) -> None:
     """They would bypass the memory."""
-    with pytest.raises(UsageError, match="builds its memory in a way of its own"):
+    with pytest.raises(UsageError, match="builds its memory in its own way"):
         use_mrdc(model, "1MB")
 
 
@@ -194,3 +200,12 @@ def test_learners_of_pycil(name: str, monkeypatch: pytest.MonkeyPatch, seeded: N
             model.incremental_train(manager)
             model.after_task()
         assert len(model._targets_memory) == len(store.memory) > 16
+
+
+def test_embedding_leaves_the_modes_of_a_network_alone() -> None:
+    """A learner may have frozen the batch norms of a network that it trains."""
+    model = nn.Sequential(nn.BatchNorm1d(48), nn.Linear(48, 2)).train()
+    model[0].eval()
+    photos = [Photo("one", lambda: pixels(0, 4, 4))]
+    embed_photos(model, photos, lambda _, image: to_tensor(image).flatten(), lambda x, _: model(x))
+    assert model.training and not model[0].training

@@ -134,7 +134,7 @@ def test_a_file_may_be_merged_into_itself(memory: Path, tmp_path: Path, cli: Cli
     [
         ("remove a.mrdc clas0", "a.mrdc: no class 'clas0'; did you mean 'class0'?"),
         ("remove a.mrdc 77", "a.mrdc: no class '77': it holds class0, class1, class2"),
-        ("remove a.mrdc", "name one class or more, or give its label"),
+        ("remove a.mrdc", "give at least one class, by name or label"),
         ("remove none.mrdc class0", "none.mrdc: no such memory file"),
         ("remove a.mrdc class0 -o photos", "photos: exists and is not a memory file"),
         ("remove a.mrdc class0 -o b.mrdc", "b.mrdc: exists; pass --force to replace it"),

@@ -95,3 +95,10 @@ def test_a_memory_knows_the_scale_of_every_image(tmp_path: Path) -> None:
 def test_exported_boxes_match_the_exported_file() -> None:
     boxes = np.array([[2.0, 4.0, 6.0, 8.0, 3.0]], np.float32)
     assert in_file(boxes, 0.5) == [[1.0, 2.0, 3.0, 4.0, 3.0]]
+
+
+def test_images_that_are_not_rgb_are_refused() -> None:
+    """Before they are shrunk, which would fail in its own way."""
+    for image in (np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3))):
+        with pytest.raises(UsageError, match="image must be RGB uint8"):
+            CODECS.find("jpeg@0.5").encode(image, 50)  # type: ignore[arg-type]

@@ -160,8 +160,8 @@ def soda_layout(root: Path) -> Path:
 
 
 def test_a_folder_with_train_and_val(road: Path) -> None:
-    """test.json and valid.json work, too; there is no pool of unlabelled images."""
-    splits = open_scenes(road)
+    """test.json and valid.json work, too; no pool of unlabelled images. A path may be text."""
+    splits = open_scenes(str(road))
     assert (len(splits.train), len(splits.test), splits.unlabelled) == (3, 2, None)
     for name in ("test.json", "valid.json"):
         (road / "val.json").rename(road / name)

@@ -1,7 +1,9 @@
 """Images in Parquet and Arrow files; these tests need pyarrow."""
 
 import json
+import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -235,3 +237,14 @@ def test_saved_data_sets_that_are_refused(
         (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=message):
         open_images(f"hf:{tmp_path}")
+
+
+def test_a_forked_process_does_not_wait_for_a_lock(tmp_path: Path) -> None:
+    """Another thread may have held it when the process was forked."""
+    images = open_images(write(tmp_path / "x.parquet", table()))
+    with parquet.GROUPS._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(int(images.all_photos[0].load() not in FILES))
+    assert os.waitpid(child, 0)[1] == 0

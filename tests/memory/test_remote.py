@@ -9,8 +9,10 @@ from torch.utils.data import DataLoader
 
 from mrdc._utils import stores
 from mrdc._utils.errors import MemoryFileError, OutputError, StoreError
+from mrdc._utils.store_path import as_path
 from mrdc.memory import remote
 from mrdc.memory.audit import audit
+from mrdc.memory.edit import rebudget
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg
@@ -119,6 +121,17 @@ def test_a_lost_connection(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     kept = Path(str(caught.value).rpartition(" ")[2])
     assert streams(ReplayMemory.load(kept)) == streams(memory)
     assert objects() == ["/bucket/a.mrdc"]
+
+
+def test_a_memory_fades_in_a_store(bucket: str) -> None:
+    """Cut images go to a local temporary file."""
+    memory = ReplayMemory("1MB", "jpeg-progressive", 75)
+    memory.add({0: [jpeg(n) for n in range(6)]})
+    path = as_path(f"{bucket}/a.mrdc")
+    memory.save(path)
+    rebudget(path, str(path.stat().st_size - 500), None, force=False, fade=True)
+    found = ReplayMemory.load(path)
+    assert len(found) == 6 and min(found.scans()) < 10
 
 
 def many() -> ReplayMemory:

@@ -215,7 +215,7 @@ def test_wrong_batches_are_refused() -> None:
         (BMP[:1], [0], {"over": "phase"}, "over must be 'class' or 'all', got 'phase'"),
         (BMP[:1], [-1], {}, "label -1 must be a whole number"),
         ([3], [0], {}, "image 0: got int; pass a path"),
-        (BMP[:2], [0, 0], {"values": {"x": [1]}}, "values 'x' are 1, but there are 2 images"),
+        (BMP[:2], [0, 0], {"values": {"x": [1]}}, "got 1 values 'x' for 2 images"),
     ):
         with pytest.raises(UsageError, match=message):
             memory.reservoir(images, labels, **options)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ def test_values_are_exported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ([1], "values 'x' are 1, but there are 2 images"),
+        ([1], "got 1 values 'x' for 2 images"),
         ([{1, 2}, 3], "values x: Object of type set is not JSON serializable; give an array"),
         ([float("nan"), 1], "Out of range float values are not JSON compliant"),
         (np.array(["a", "b"]), "value 'x' has the type <U1: give an array of numbers"),

@@ -85,6 +85,14 @@ def test_the_width_and_the_maps_of_a_network_are_found(
     assert changed(module, before) == set()
 
 
+def test_modules_in_evaluation_mode_stay_there() -> None:
+    """A batch norm that its owner has frozen."""
+    module = Pyramid().train()
+    module.norm.eval()
+    any_backbone(module, 16)
+    assert module.training and not module.norm.training
+
+
 @EVERY
 def test_any_network_learns_and_resumes_to_the_same_bits(
     make: Callable[[], nn.Module], width: int, maps: int, tmp_path: Path

@@ -33,6 +33,12 @@ def test_one_row_per_photo_in_order() -> None:
         torch.testing.assert_close(again, rows, rtol=0, atol=1e-4)
 
 
+def test_pixels_in_ram_are_not_decoded_again() -> None:
+    """Files whose pixels are known are not even looked at."""
+    known = Photo("0.jpg", lambda: b"text", decoded=pixels(0))
+    assert torch.equal(embed([known], CHEAP)[0], embed([Photo("0", lambda: pixels(0))], CHEAP)[0])
+
+
 def test_lite0_is_deterministic_to_the_bit() -> None:
     """Neither its batch nor the threads that decode change the features of an image."""
     embedder = load_embedder("lite0", device="cpu")

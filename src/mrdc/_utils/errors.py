@@ -7,7 +7,7 @@
     |- BudgetError      a class would hold no image at all
     |- VolumeError      a volume that is zero by definition was asked for
     |- MemoryFileError  a file is damaged or not a memory file
-    |- CheckpointError  a checkpoint is missing, damaged or something else
+    |- CheckpointError  a checkpoint is missing, damaged or of another kind
     |- TrainingError    training diverged or ran out of memory
     |- RanksError       another process of a run has ended
     |- OutputError      something could not be written
@@ -48,7 +48,7 @@ class MemoryFileError(MrdcError, ValueError):
 
 
 class CheckpointError(MrdcError, ValueError):
-    """A checkpoint is missing, damaged, or something else."""
+    """A checkpoint is missing, damaged or of another kind."""
 
 
 class TrainingError(MrdcError, RuntimeError):
@@ -56,7 +56,7 @@ class TrainingError(MrdcError, RuntimeError):
 
 
 class RanksError(MrdcError, RuntimeError):
-    """Another process of a run has ended, so that this one has to."""
+    """Another process of the run has ended, so this one must too."""
 
 
 class OutputError(MrdcError, OSError):

@@ -18,7 +18,7 @@ from mrdc._utils.errors import OutputError
 from mrdc._utils.store_path import StorePath
 
 LONGEST_NAME = 240  # bytes; file systems allow 255, and `beside` adds 14
-SETTLED = 60.0  # seconds after which a file has been locked by whoever writes it
+SETTLED = 60.0  # seconds after which a writer is sure to have locked its file
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def scratch_folder(path: Path) -> Path:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that leaves no room for that of a temporary file."""
+    """Refuse a name too long to make a temporary file's name from."""
     if len(os.fsencode(path.name)) > LONGEST_NAME:
         raise OutputError(f"{str(path)[:60]}...: the name is longer than {LONGEST_NAME} bytes")
 
@@ -93,7 +93,7 @@ def output_errors(path: Path) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name last, where the file system can sync folders."""
+    """Make a new name durable, if the file system can sync folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -126,7 +126,7 @@ class OpenFolder:
 def try_lock(file: IO[bytes] | OpenFolder, wait: bool = False) -> bool | None:
     """Lock a file or folder until it is closed.
 
-    Returns True, False if another has it, or None without locks.
+    Returns True; False if another process holds it; None if locks are not supported.
     """
     try:
         import fcntl
@@ -144,7 +144,7 @@ _locked: WeakSet[IO[bytes] | OpenFolder] = WeakSet()
 
 
 def _leave_locks() -> None:
-    """Close locked files in a forked process, which would hold the locks as long as it lives."""
+    """Close locked files in a forked process, which would otherwise keep the locks."""
     for file in _locked:
         if not file.closed:
             os.close(file.fileno())
@@ -170,7 +170,7 @@ def cache_folder() -> Path:
     """$MRDC_CACHE, or the user's cache folder.
 
     Raises:
-        RuntimeError: the user has no home.
+        RuntimeError: the user has no home folder.
     """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("MRDC_CACHE") or Path(base) / "mrdc")

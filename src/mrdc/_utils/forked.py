@@ -19,24 +19,24 @@ from mrdc._utils.threads import MOST
 
 J = TypeVar("J")
 R = TypeVar("R")
-WORTH, EACH = 4096, 512  # images to decode for which to fork processes, and another one
+WORTH, EACH = 4096, 512  # images to decode that are worth forking, and per process
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 _function: Callable[[Any], Any] | None = None  # of this process, if it was forked to run it
 
 
 class Crew(NamedTuple):
-    """Who does the work: so many processes, or threads."""
+    """Number of workers, and whether they are processes or threads."""
 
     size: int
     forked: bool
 
 
 def crew(wanted: int | None, images: int, passes: int = 1) -> Crew:
-    """A crew for images that are decoded so many times; by default this process's share of cores.
+    """A crew to decode images `passes` times; by default this process's share of the cores.
 
     Processes do not wait for each other, but each takes tens of milliseconds to fork from a
-    process with a GPU, so that little work is better done by threads.
+    process with a GPU, so threads are better for little work.
     """
     count, work = wanted or cores(), images * passes
     able = sys.platform == "linux" and not current_process().daemon
@@ -52,9 +52,9 @@ def cores() -> int:
 
 
 class Forked(Generic[J, R]):
-    """Processes that run one function; jobs and results travel, everything else is shared.
+    """Processes that run one function; only jobs and results are sent, the rest is shared.
 
-    They see the memory of this process as it is now, and end with it. Threads may do the same.
+    They see the memory of this process as it is now, and end with it. A crew may be threads too.
     """
 
     def __init__(self, function: Callable[[J], R], crew: Crew):
@@ -110,7 +110,7 @@ def result(future: Future[R]) -> R:
 
 
 def settle(futures: Iterable[Future[Any]]) -> None:
-    """Cancel jobs, and wait for those that have begun."""
+    """Cancel jobs, and wait for any that have started."""
     wait([future for future in futures if not future.cancel()])
 
 
@@ -124,7 +124,7 @@ def _start(function: Callable[[Any], Any], parent: int) -> None:
     """Prepare a forked process."""
     global _function
     _function = function
-    gc.freeze()  # nothing of the parent is collected here, nor its pages copied
+    gc.freeze()  # collecting the parent's objects would copy their pages
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""A sequence that is computed as far as it is read."""
+"""A sequence that is computed only as far as it is read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, overload

@@ -1,8 +1,8 @@
-"""The place of this process among those that torchrun started; alone without torchrun."""
+"""The place of this process among those torchrun started; without torchrun it is alone."""
 
 import os
 
-FAILED, LOST = "failed", "lost"  # reports that one process prints: its fault; that another ended
+FAILED, LOST = "failed", "lost"  # printed by one process only: its own fault; the end of another
 
 
 def rank() -> int:

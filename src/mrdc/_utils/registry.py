@@ -93,7 +93,7 @@ def import_plugins(modules: Iterable[str] = ()) -> None:
     for name in wanted:
         try:
             importlib.import_module(name)
-        except Exception as error:  # whatever the module does
+        except Exception as error:  # a module may raise anything
             raise UsageError(f"--plugin {name}: cannot be imported ({error})") from error
     if wanted:
         os.environ[PLUGINS] = " ".join(dict.fromkeys(wanted))

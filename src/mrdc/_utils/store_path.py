@@ -14,7 +14,7 @@ AHEAD = 1 << 22  # bytes that a file reads at a time, or more
 
 
 def as_path(given: str | os.PathLike[str]) -> Path:
-    """A local path, or that of a URL."""
+    """A local path, or a StorePath for a URL."""
     if isinstance(given, Path):
         return given
     text = os.fspath(given)
@@ -119,14 +119,14 @@ class StorePath(PosixPath):
             yield from (self / name for name in tree.folders.get(place, ()))
 
     def steps(self) -> Iterator[tuple[str, list[str], dict[str, int | None]]]:
-        """As `os.walk`: each folder below, names of folders in it, and sizes of files by name."""
+        """Like `os.walk`: each folder, names of folders in it, and sizes of files by name."""
         if known := self._known():
             tree, place = known
             below = [f"{place}/{name}".lstrip("/") for name in tree.folders.get(place, ())]
             files = {n.rpartition("/")[2]: tree.files.get(n) for n in below if n in tree.files}
             folders = [n.rpartition("/")[2] for n in below if n in tree.folders]
             yield str(self), folders, files
-            for name in folders:  # those the caller has left
+            for name in folders:  # the caller may have removed some
                 yield from (self / name).steps()
 
     # What is in it
@@ -173,5 +173,8 @@ class _Ranges(io.RawIOBase):
         return self._read(self._size)
 
     def _read(self, count: int) -> bytes:
-        start, self._place = self._place, min(self._size, self._place + count)
-        return stores.read(self._url, start, self._place)
+        start, stop = self._place, min(self._size, self._place + count)
+        if start >= stop:
+            return b""
+        data, self._place = stores.read(self._url, start, stop), stop
+        return data

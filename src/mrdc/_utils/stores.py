@@ -26,7 +26,7 @@ PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "memory": "fsspec"}
 INSTALL = {"s3": "'mrdc[s3]'", "gs": "'mrdc[gs]'", "memory": "fsspec"}
 SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
 REQUESTS = 32  # at a time
-WINDOW = 32 * REQUESTS  # that wait for their turn
+WINDOW = 32 * REQUESTS  # jobs in flight, most of them queued
 STAMPS = ("ETag", "etag", "generation", "LastModified", "created")  # at least one of them is known
 
 
@@ -72,7 +72,7 @@ def sizes(urls: Sequence[str]) -> dict[str, int]:
 
 
 def listing(url: str) -> dict[str, int]:
-    """Bytes of every object below a URL, by its name there; of an object itself, as ""."""
+    """Bytes of every object below a URL, by its name there; "" is the object at the URL."""
     try:
         with _errors(url) as store:
             root = store._strip_protocol(url).rstrip("/")
@@ -84,7 +84,7 @@ def listing(url: str) -> dict[str, int]:
 
 
 def _is_plain(name: str) -> bool:
-    """False for names that paths do not have: of empty parts, or with dots that lead elsewhere."""
+    """False for names that are not plain paths: with a part that is empty, `.` or `..`."""
     return not name or not {"", ".", ".."} & {*name.split("/")}
 
 
@@ -100,7 +100,7 @@ def read(url: str, start: int, stop: int) -> bytes:
     """Some bytes of an object, in one request."""
     data = _part(url, start, stop) if start < stop else b""
     if len(data) != stop - start:
-        raise StoreError(f"{url}: has changed since it was looked at; run the command again")
+        raise StoreError(f"{url}: has changed since it was opened; run the command again")
     return data
 
 
@@ -161,7 +161,7 @@ def put_files(folder: Path, names: Sequence[str], url: str) -> None:
 
 
 def remove(urls: Sequence[str]) -> None:
-    """Remove objects, as far as they exist."""
+    """Remove objects, if they exist."""
     for url in urls:
         with suppress(FileNotFoundError), _errors(url) as store:
             store.rm_file(store._strip_protocol(url))
@@ -207,7 +207,7 @@ def _store(scheme: str, process: int) -> Any:
     if scheme not in PACKAGES:
         known = ", ".join(f"{name}://" for name in PACKAGES)
         raise UsageError(f"unknown scheme {scheme}://; give {known} or a local path")
-    logging.getLogger(PACKAGES[scheme]).addHandler(logging.NullHandler())  # _errors has the line
+    logging.getLogger(PACKAGES[scheme]).addHandler(logging.NullHandler())  # _errors reports them
     try:
         import_module(PACKAGES[scheme])
         fsspec = import_module("fsspec")
@@ -228,7 +228,7 @@ def _store(scheme: str, process: int) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Why a store fails, in a line."""
+    """Why a store fails, in one line."""
     line = " ".join(str(error).split()) or type(error).__name__
     if "credential" in f"{type(error).__name__} {line}".lower():
         return f"no valid credentials ({line})"

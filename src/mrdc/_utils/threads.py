@@ -32,7 +32,7 @@ class Engine(Protocol):
         """Results in the order of the pieces; these and the function must be picklable."""
 
     def share(self, value: T) -> Callable[[], T]:
-        """A picklable function that returns a value, which each process gets once."""
+        """A picklable function that returns a value, which is sent to each process once."""
 
     def sends(self, job: object) -> bool:
         """Whether a job is picklable."""
@@ -67,9 +67,8 @@ def ordered(
 ) -> Iterator[tuple[S, T]]:
     """Each job with its result, in order, with about `window` jobs in flight.
 
-    Many small jobs are submitted in groups, which costs less; two for each thread are in flight. An
-    engine in use runs them instead,
-    if they are many.
+    Many small jobs are submitted in groups, which costs less, with two groups for each thread in
+    flight. If an engine is in use, it runs the jobs instead, unless they are few.
     """
     others = engine()
     if others is not None and len(jobs) >= others.least:
@@ -110,7 +109,7 @@ def _each(function: Callable[[S], T], jobs: Sequence[S]) -> list[T]:
 
 
 def only_there(error: MrdcError) -> NoReturn:
-    """Raise the error of another machine that this one does not have."""
+    """Raise an error that occurred on another machine, but not on this one."""
     where = " ".join(getattr(error, "__notes__", ["another machine"]))
     raise DataError(
         f"{error}: on {where}, but not on this machine; all must have the images under the same "
@@ -119,7 +118,7 @@ def only_there(error: MrdcError) -> NoReturn:
 
 
 def ahead(items: Iterator[T], count: int) -> Iterator[T]:
-    """The same items, made by a thread up to `count` of them before they are needed."""
+    """The same items, made by a thread up to `count` items ahead."""
     end = object()
     with ThreadPoolExecutor(1) as pool:
         pending = deque(pool.submit(next, items, end) for _ in range(count))

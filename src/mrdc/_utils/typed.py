@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 def fits(value: object, hint: Any) -> bool:
     """Whether a JSON value has a type; numbers must be finite, and lists may stand for tuples.
 
-    A TypedDict stands for an object with at least its required keys.
+    A TypedDict fits an object with at least its required keys.
     """
     kind, parts = get_origin(hint), get_args(hint)
     if hint is Any:

@@ -29,7 +29,7 @@ class Stored(Dataset[tuple[Image.Image, int]]):
 
 
 class Through:
-    """The transforms of one name of some groups, for the image alone."""
+    """The transforms of some groups under one name, for the image alone."""
 
     min_params = max_params = 1  # Avalanche looks at these
 
@@ -62,7 +62,7 @@ def as_photo(raw: Any, index: int, name: str) -> Photo:
     """A sample as a photo: the file of an ImageFolder, else pixels."""
     samples = getattr(raw, "samples", None)
     if isinstance(samples, list) and getattr(raw, "transform", None) is None:
-        return Photo(name, file_photo(str(samples[index][0]), name).load)
+        return file_photo(str(samples[index][0]), name)
     return Photo(name, partial(_pixels, raw, index))
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mrdc.data.photo import Photo
+from mrdc.nn.modes import evaluating
 
 
 def embed_photos(
@@ -27,7 +28,7 @@ def embed_photos(
         run: calls the model on the views of some photos.
     """
     rows = []
-    with _evaluating(model), torch.no_grad(), last_input(model) as seen:
+    with evaluating(model), torch.no_grad(), last_input(model) as seen:
         for start in range(0, len(photos), batch_size):
             part = slice(start, min(start + batch_size, len(photos)))
             images = [Image.fromarray(photos[i].pixels()) for i in range(part.start, part.stop)]
@@ -54,13 +55,3 @@ def last_input(model: nn.Module) -> Iterator[list[Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)

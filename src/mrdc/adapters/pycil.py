@@ -25,23 +25,26 @@ from mrdc.adapters.store import Store
 from mrdc.data.photo import Photo, file_photo
 from mrdc.memory.export import extension
 
-BYPASS = ("_construct_exemplar", "build_rehearsal_memory")  # what some learners have of their own
+BYPASS = ("_construct_exemplar", "build_rehearsal_memory")  # methods that some learners override
 
 
 def use_mrdc(model: Any, budget: int | str, folder: Path | None = None, **options: Any) -> Store:
     """Let a learner keep its exemplars in a memory; `options` as for `mrdc.Replay`.
 
     Args:
-        folder: where stored files lie, for data sets of paths; by default a temporary folder.
+        folder: where to make a folder of stored files, for data sets of paths; by default where
+            temporary files go.
 
     Raises:
         UsageError: the learner builds its memory in another way.
     """
     own = [name for name in BYPASS for kind in type(model).__mro__[:-2] if name in vars(kind)]
     if own or not hasattr(model, BYPASS[1]) or type(model).__name__ == "COIL":
-        raise UsageError(f"{type(model).__name__} builds its memory in a way of its own")
+        raise UsageError(f"{type(model).__name__} builds its memory in its own way")
     store = Store(budget, **options)
-    place = Path(folder or tempfile.mkdtemp(prefix="mrdc-"))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="mrdc-", dir=folder))
     model.build_rehearsal_memory = partial(_build, model, store, place)
     return store
 

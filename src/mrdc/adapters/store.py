@@ -12,7 +12,7 @@ Embed = Callable[[Sequence[Photo]], Tensor]  # photos to features (n, d)
 
 
 class Store(Replay):
-    """A `Replay` that is given what embeds photos each time it learns; arguments as there."""
+    """A `Replay` that is given a function to embed photos each time it learns."""
 
     _embed: Embed
 

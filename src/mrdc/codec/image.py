@@ -94,7 +94,7 @@ if hasattr(os, "register_at_fork"):  # a thread may be using it
 
 def upright(data: bytes) -> bool:
     """Check that a JPEG stream has no EXIF or XMP block that could rotate it."""
-    known = False  # an EXIF block came before: several are one block in parts
+    known = False  # an EXIF block came before: several form one block
     for marker, start, end in segments(data):
         block = data[start + 4 : end] if marker == 0xE1 else b""
         if b"Orientation" in block or (block.startswith(b"Exif") and (known or turned(block))):

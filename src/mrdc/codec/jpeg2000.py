@@ -9,7 +9,7 @@ from mrdc.codec.base import PillowCodec
 
 
 class Jpeg2000(PillowCodec):
-    """Quality sets the PSNR, 25.6 dB at 1 and 39 dB at 100, to look about as it does in JPEG."""
+    """Quality sets the PSNR, 25.6 dB at 1 and 39 dB at 100, so it looks about like JPEG."""
 
     name = "jpeg2000"
     format = "JPEG2000"

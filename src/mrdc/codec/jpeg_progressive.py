@@ -51,7 +51,7 @@ def has_scans(codec: str) -> bool:
 
 
 def check_fade(codecs: Iterable[str], what: str) -> None:
-    """Refuse codecs that a memory cannot fade; `what` asks for it.
+    """Refuse codecs that a memory cannot fade; `what` is the option that asks for it.
 
     Raises:
         UsageError: a codec other than this one, or originals.

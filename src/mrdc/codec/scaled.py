@@ -1,7 +1,7 @@
-"""Codecs that shrink images before they encode them; decoding brings them back to size.
+"""Codecs that shrink images before they encode them; decoding restores their size.
 
-`jpeg@0.5` stores half the width and half the height. A stream has the shrunk size, so an image
-comes back to its size give or take a pixel.
+`jpeg@0.5` stores half the width and half the height. A stream has the shrunk size, so the sides of
+a restored image may be a pixel off.
 """
 
 from functools import cache
@@ -31,6 +31,7 @@ class Scaled(Codec):
         return self.base.encoder
 
     def encode(self, image: Pixels, quality: int | None = None) -> bytes:
+        self._check(image, quality)
         return self.base.encode(resized(image, self.scale), quality)
 
     def decode(self, data: bytes) -> Pixels:
@@ -87,7 +88,7 @@ def split_scale(name: str) -> tuple[str, float]:
 
 
 def stored_scale(codec: str, kept: bool) -> float:
-    """By how much an image was shrunk; `kept` images are source files, whatever the codec."""
+    """The scale an image was shrunk by; 1 for `kept` images, which are source files."""
     return 1.0 if kept else split_scale(codec)[1]
 
 

@@ -8,7 +8,7 @@ from mrdc.codec.base import PillowCodec
 
 
 class WebP(PillowCodec):
-    """Smaller than JPEG at the same look; slower to encode and decode."""
+    """Smaller than JPEG that looks the same; slower to encode and decode."""
 
     name = "webp"
     format, feature = "WEBP", "webp"

@@ -28,7 +28,7 @@ class Crops(NamedTuple):
     flip: NDArray[np.bool_]
 
     def scaled(self, vertical: NDArray[Any], horizontal: NDArray[Any]) -> "Crops":
-        """The same parts of images with sides that are so many times as long."""
+        """The same crops of images whose sides are this many times as long."""
         top, left, height, width, flip = self
         return Crops(top * vertical, left * horizontal, height * vertical, width * horizontal, flip)
 

@@ -39,8 +39,9 @@ class Layout(NamedTuple):
     base: Path
 
 
-def open_scenes(path: Path) -> SceneSplits:
+def open_scenes(path: str | os.PathLike[str]) -> SceneSplits:
     """Open the training and test scenes of a folder in one of the layouts."""
+    path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no such folder; give {LAYOUTS}")
     layout = find_layout(path)

@@ -25,9 +25,9 @@ Row = tuple[float, float, float, float, int]  # left, top, right, bottom, label
 def read_scenes(file: Path, missing: bool = False) -> Scenes:
     """Read a COCO json.
 
-    Images are searched for in images/ next to it, next to it, and for instances_NAME.json in the
-    folder NAME next to its folder. `missing` ones are accepted or refused; loading one raises an
-    ImageError.
+    Images are searched for in images/ next to it, then next to it, then (for instances_NAME.json)
+    in the folder NAME next to its folder. `missing` accepts images that are not found; loading one
+    raises an ImageError.
     """
     data = _parse(file)
     categories = _categories(file, data["categories"])
@@ -141,7 +141,7 @@ def _image(file: Path, entry: dict[str, Any], folders: list[str], missing: bool)
 
 
 def _stays(name: str) -> bool:
-    """Check that a name stays below the folder it is searched for in."""
+    """Check that a name does not leave the folder it is searched for in."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
 """Columns of images and classes in Arrow tables.
 
 An image is a struct with the bytes of a file (`bytes`, `path`: the Hub's format) or a binary value.
-A class is a number or a text; a number gets its name from the schema's metadata, if that is there.
+A class is a number or a text; a number gets its name from the schema's metadata, if it has names.
 """
 
 import json
@@ -64,7 +64,7 @@ def _holds_images(kind: Any) -> bool:
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
-    """What `datasets` notes about each column."""
+    """What `datasets` records about each column."""
     with suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
         noted = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: kind for name, kind in noted.items() if isinstance(kind, dict)}

@@ -92,6 +92,6 @@ def train_crop(
 
 
 def span(start: int, length: int, scale: float) -> slice:
-    """Pixels from `start` on in an image that is `scale` times as long; at least one."""
+    """The slice of `length` pixels, in an image `scale` times as long; at least one pixel."""
     first = int(start * scale)
     return slice(first, max(first + 1, round((start + length) * scale)))

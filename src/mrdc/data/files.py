@@ -1,4 +1,4 @@
-"""Open a source of labelled images: find out its form, and its splits.
+"""Open a source of labelled images: find its form and its splits.
 
 FOLDER                sub-folders are classes; or splits (train/, test/) of classes; or classes
                       with splits in them; or a single sub-folder with one of these
@@ -33,7 +33,7 @@ from mrdc.data.tar import is_tar
 
 
 def read_images(path: Path, missing: bool = False, columns: Columns | None = None) -> ImageSet:
-    """Open labelled images in any form, of a source with splits the training images.
+    """Open labelled images in any form; only the training images if there are splits.
 
     `missing` and `columns` are as for `read_csv`; Parquet and Arrow files have columns too.
     """

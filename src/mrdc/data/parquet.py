@@ -118,11 +118,17 @@ class Groups:
                 self._kept.popitem(last=False)
             return self._kept[key]
 
+    def unlock(self) -> None:
+        """Forget a lock that was held when this process was forked."""
+        self._lock = Lock()
+
     def _nbytes(self) -> int:
         return sum(images.nbytes for images in self._kept.values())
 
 
 GROUPS = Groups(KEPT)
+if hasattr(os, "register_at_fork"):  # another thread may hold the lock
+    os.register_at_fork(after_in_child=GROUPS.unlock)
 
 
 def _from_parquet(path: str, column: str, group: int, row: int) -> bytes:

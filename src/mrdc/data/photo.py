@@ -21,7 +21,7 @@ class Photo(NamedTuple):
         id: a name, unique in its set, for messages and files.
         load: reads the file's bytes, or RGB uint8 pixels (height, width, 3).
         held: its bytes are in RAM, or in a mapped file, so that a copy would gain nothing.
-        decoded: its pixels, if they are in RAM, too.
+        decoded: its pixels, if they are in RAM too.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Photo(NamedTuple):
         return self.decode(self.load()) if self.decoded is None else self.decoded
 
     def decode(self, data: bytes | Pixels) -> Pixels:
-        """The pixels of what `load` has read."""
+        """Decode what `load` has returned."""
         return to_pixels(data, self.id) if self.decoded is None else self.decoded
 
     def digest(self) -> bytes:
@@ -89,7 +89,7 @@ def file_photo(path: str, name: str) -> Photo:
 
 
 def store_photo(url: str, name: str, size: int) -> Photo:
-    """A photo of so many bytes in an object store."""
+    """A photo of `size` bytes in an object store."""
     return Photo(name, partial(_fetch, url, name, size))
 
 
@@ -122,7 +122,7 @@ def read_part(path: str, name: str, start: int, count: int) -> bytes:
 def _read(path: str, name: str) -> bytes:
     try:
         about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode):  # reading a pipe would wait for ever
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe would wait forever
             raise ImageError(f"{name}: not a regular file")
         check_bytes(about.st_size, name)
         with open(path, "rb") as file:

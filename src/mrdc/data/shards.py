@@ -60,7 +60,7 @@ def is_pattern(source: Path) -> bool:
 
 
 def expand(pattern: str) -> list[str]:
-    """A pattern without its braces: {a,b} and {00..99}, which keeps leading zeros.
+    """Expand the braces of a pattern: {a,b}, and {00..99}, which keeps leading zeros.
 
     Raises:
         DataError: more than 100,000 names, or a brace that is neither a list nor a range.

@@ -46,9 +46,9 @@ def open_splits(
 ) -> Splits:
     """Open training and test images of a source in one of the forms above.
 
-    Without a test split, the share `holdout` of each class is set aside, chosen by `seed`. Files
-    `missing` from a CSV are accepted or refused; loading one raises an ImageError. `columns` name
-    the image and the class of a CSV, Parquet or Arrow file.
+    Without a test split, the share `holdout` of each class is set aside, chosen by `seed`.
+    `missing` accepts a CSV that lists files that do not exist; loading one raises an ImageError.
+    `columns` name the image and the class in a CSV, Parquet or Arrow file.
     """
     if not 0 < holdout < 1:
         raise UsageError(f"holdout must lie between 0 and 1, got {holdout}")
@@ -73,8 +73,8 @@ def open_images(
 ) -> ImageSet:
     """Open the training images of a data set by name, or of any form that `plan` reads.
 
-    Scenes (COCO: a .json, or a folder) become one class. Files `missing` from a CSV or COCO file
-    are accepted or refused; loading one raises an ImageError. `columns` as for `open_splits`.
+    Scenes (COCO: a .json, or a folder) become one class. `missing` and `columns` as for
+    `open_splits`; COCO files may list missing images too.
     """
     load, path = named(source), _listed(source)
     if load is not None:
@@ -91,12 +91,11 @@ def open_images(
 def _listed(source: str | os.PathLike[str]) -> Path:
     """The path of a source; of a URL, with all objects below it."""
     path = as_path(source)
-    plain = isinstance(path, StorePath) and not is_pattern(path)
-    return path.listed() if isinstance(path, StorePath) and plain else path
+    return path.listed() if isinstance(path, StorePath) and not is_pattern(path) else path
 
 
 def check_source(source: str | os.PathLike[str]) -> None:
-    """Refuse a source that is no name, KIND:FOLDER or path, without reading it."""
+    """Refuse a source that is not a name, KIND:FOLDER or path, without reading it."""
     name = os.fspath(source)
     kind, _, folder = name.partition(":")
     path = as_path(source)

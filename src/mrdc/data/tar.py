@@ -22,7 +22,7 @@ from mrdc.data.photo import Photo, read_part
 MAX_HEADER = 1 << 20  # bytes of an extended header: a long name, or attributes
 MAX_CLASS = 4096  # bytes of a .cls
 MAX_JSON = 1 << 20
-ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # compressed ones have their message
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # compressed ones are refused
 
 
 class Member(NamedTuple):
@@ -87,7 +87,7 @@ def read_tar(path: Path, prefix: str = "") -> ImageSet:
 
 
 class _Headers:
-    """A tar as `tarfile` sees it: it reads headers and seeks, and neither reaches far."""
+    """A tar as `tarfile` sees it: how far it reads and seeks is limited."""
 
     def __init__(self, file: BinaryIO, end: int):
         self._file, self._end = file, end
@@ -137,7 +137,7 @@ def _members(path: Path, file: BinaryIO) -> Iterator[Member]:
 
 
 def _check(info: tarfile.TarInfo, last: int, end: int) -> None:
-    """Refuse what a member claims, if its bytes are not there."""
+    """Refuse a member that claims bytes that are not there."""
     name = printable(info.name)
     if info.offset <= last:  # a negative size leads back
         raise tarfile.ReadError(f"{name} leads back to an earlier member")

@@ -1,4 +1,4 @@
-"""Evaluation views of photos, made by processes."""
+"""Evaluation views of photos, made by processes or threads."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -33,10 +33,10 @@ def open_bytes(path: Path) -> Bytes:
         return RemoteFile(path)
     try:
         about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(about.st_mode):  # opening a pipe would wait forever
             raise MemoryFileError(f"{path}: not a regular file, so not a memory file")
         if not about.st_size:
-            raise MemoryFileError(f"{path}: not a memory file, but empty")
+            raise MemoryFileError(f"{path}: not a memory file: it is empty")
         with open(path, "rb") as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:

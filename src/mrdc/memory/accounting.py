@@ -1,4 +1,4 @@
-"""What a memory's budget leaves for images, after everything else that it bounds."""
+"""What a memory's budget leaves for images, after everything else it covers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

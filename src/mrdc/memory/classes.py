@@ -84,7 +84,7 @@ class ClassImages:
         return _joined(segment.sizes + entry.all(segment.names) for segment in self.segments)
 
     def encoded(self) -> list[Encoded]:
-        """All images with how they were made."""
+        """All images, and how they were made."""
         names = self.sources
         return [s.encoded(row, name) for (s, row), name in zip(self.rows(), names, strict=True)]
 

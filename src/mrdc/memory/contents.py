@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 else:
 
     class DataSet:
-        """A map-style data set needs no base class, so none of torch's."""
+        """A map-style data set needs no base class, so torch is not imported for one."""
 
 
 Transform = Callable[[Any], Any]
@@ -173,7 +173,7 @@ class Contents(DataSet):
         return self._class(label).kept
 
     def scans(self) -> dict[int, int]:
-        """Number of images by their scans, for codec jpeg-progressive: how faded they are."""
+        """Number of images by scans, for codec jpeg-progressive: how faded they are."""
         return scan_counts(place for images in self._classes.values() for place in images.segments)
 
     def _class(self, label: SupportsIndex) -> ClassImages:
@@ -225,7 +225,7 @@ class Contents(DataSet):
         there are fewer than `count` (of a class, if balanced).
 
         Args:
-            balanced: every class is as likely, however many images it holds.
+            balanced: every class is equally likely, however many images it holds.
             values: names of values beside the images to return after the labels, such as
                 `images, labels, logits = memory.sample(32, values=("logits",))`.
             seed: draw the same images in every call; by default each call draws others.

@@ -101,9 +101,9 @@ def remove(path: Path, classes: Sequence[str], output: Path | None, force: bool)
 
 
 def labels_of(memory: ReplayMemory, classes: Sequence[str], path: Path) -> list[int]:
-    """Labels of classes given by name or label; a name comes first."""
+    """Labels of classes given by name or label; names take precedence."""
     if not classes:
-        raise UsageError("name one class or more, or give its label")
+        raise UsageError("give at least one class, by name or label")
     known = {str(label): label for label in memory.labels}
     known |= {memory.class_names[label]: label for label in reversed(memory.labels)}
     for name in classes:
@@ -121,7 +121,7 @@ def labels_of(memory: ReplayMemory, classes: Sequence[str], path: Path) -> list[
 def rebudget(
     path: Path, budget: str, output: Path | None, force: bool, fade: bool = False
 ) -> Edited:
-    """Change the budget of a memory file; drops the lowest ranks to fit, never encodes again.
+    """Change the budget of a memory file; drops the lowest ranks to fit, never re-encodes.
 
     With `fade`, or if the memory fades anyway, scans are cut before images are dropped.
 
@@ -135,7 +135,7 @@ def rebudget(
         if fade:
             _let_fade(memory, path)
         if memory.fade:
-            memory._spool = Spool(target.parent)
+            memory._spool = Spool(scratch_folder(target))
         memory.rebudget(budget)
         memory.save(target)
     return Edited(target, memory, before)
@@ -162,7 +162,7 @@ def merge(
     Budget, part size, codec and quality are by default those of the first memory.
 
     Raises:
-        UsageError: fewer than two memories, or boxes that do not go together.
+        UsageError: fewer than two memories, or incompatible boxes.
     """
     if len(paths) < 2:
         raise UsageError(f"merge needs two memory files or more, got {len(paths)}")

@@ -47,9 +47,9 @@ def export(
     format: Format | None = None,
     progress: Advance = lambda count: None,
 ) -> int:
-    """Write every image to a file of its own, as it is stored, and return their number.
+    """Write every image, as it is stored, to its own file, and return how many there are.
 
-    Images that were shrunk stay so: the manifest or the JSON has their scale, boxes are scaled.
+    Shrunk images stay small: the manifest or the JSON gives their scale, and boxes are scaled.
     The default format is webdataset if the output ends in .tar, coco for images with
     boxes, and folder otherwise. An error leaves no partial output.
     """
@@ -65,7 +65,7 @@ def export(
 
 
 class Exported(NamedTuple):
-    """An image with what a memory says of it."""
+    """An image, and what a memory records about it."""
 
     number: int  # from 0
     stream: bytes
@@ -127,7 +127,7 @@ def safe_names(names: list[str]) -> list[str]:
 
 
 def in_file(boxes: Boxes, scale: float) -> list[list[float]]:
-    """Boxes in the pixels of an exported file, which has the size that was stored."""
+    """Boxes in the pixels of an exported file, which may have been shrunk."""
     return [[*(scale * side for side in sides), label] for *sides, label in boxes.tolist()]
 
 

@@ -72,7 +72,7 @@ def mean_scans(counts: Mapping[int, int]) -> float:
 
 
 def faded(image: Encoded, to: int) -> Encoded:
-    """An image cut to a level; the same if it is not above."""
+    """An image cut to a level; unchanged if it is not above that."""
     stream = image.stream
     part = cut(stream, LEAST_SCANS + to) if image.can_fade else stream
     if len(part) == len(stream):
@@ -84,7 +84,7 @@ def faded(image: Encoded, to: int) -> Encoded:
 def fitting_levels(sizes: Sequence[Sizes], room: int) -> list[NDArray[np.int64]]:
     """Level of each image, by class in order of arrival, with which all fit into `room` bytes.
 
-    All are at level 0 if they do not fit even so.
+    All are at level 0 if they do not fit even then.
     """
     every = np.concatenate([np.zeros((0, TOP + 1), np.int64), *sizes])
     base = int(np.searchsorted(every.sum(axis=0), room, side="right")) - 1
@@ -111,7 +111,7 @@ def common_level(held: Sequence[Sizes], room: int, new: int) -> float:
     """The highest level at which the classes held need no more than an equal share of `room`.
 
     The share counts `new` more classes, which take all of theirs. The result need not be whole;
-    it is 0 if classes must drop images.
+    it is 0 if classes must drop images even so.
     """
 
     def fits(step: int) -> bool:

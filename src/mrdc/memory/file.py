@@ -1,6 +1,6 @@
 """The memory file: a safetensors file that is read by range and checked.
 
-Arrays: those in `validate.KINDS`, without the `OPTIONAL` ones that the file has no use for. The
+Arrays: those in `validate.KINDS`, without the `OPTIONAL` ones that the file does not need. The
 last one, `payload`, has all encoded images end to end, each followed by the values beside it.
 Metadata: `format`, `memory` (JSON) and `sha256`, the hash of the header (with that field
 zeroed) and of every array but the payload. `digests` holds the SHA-256 of each image and its

@@ -63,17 +63,18 @@ class Growing:
 
     def offer(self, image: Encoded) -> None:
         """Queue an image; exact duplicates are counted and dropped."""
-        if image.identity in self.known:
+        identity = image.identity
+        if identity in self.known:
             self.duplicates += 1
         else:
-            self.known.add(image.identity)
+            self.known.add(identity)
             self.waiting.append(image)
             self.first = self.first or self.cost(image)
 
     def settle(self, share: int) -> None:
         """Take waiting images, in order, while they fit."""
-        while self.waiting and self.spent + self.next_cost <= share:
-            self.spent += self.next_cost
+        while self.waiting and self.spent + (cost := self.next_cost) <= share:
+            self.spent += cost
             image = self.waiting.popleft()
             self.sizes.append(len(image.body) + len(image.values))
             if self.spool is None:
@@ -162,7 +163,7 @@ def check_filled(
     room_in: Callable[[Budget], int],
     name: Callable[[int], str],
 ) -> None:
-    """Refuse new classes that hold no image; `room_in` tells what a budget leaves for images."""
+    """Refuse new classes that hold no image; `room_in` gives the bytes a budget leaves them."""
     empty = {label: grown for label, grown in filled.items() if not grown.sizes}
     for label, grown in empty.items():
         if not grown.waiting:

@@ -97,12 +97,12 @@ def write_part(
     part_size: int,
     boxes: Mapping[str, Boxes],
 ) -> PartEntry:
-    """Write a part, and return what the manifest says of it.
+    """Write a part, and return its entry for the manifest.
 
     Args:
         classes: the images in the part, by label.
         meta: metadata of the whole memory.
-        boxes: of these images, by source; they may be those of all images.
+        boxes: by source, of these images or of all.
     """
     counts = [[label, len(images)] for label, images in classes.items()]
     items, payload = sum(n for _, n in counts), sum(c.nbytes for c in classes.values())

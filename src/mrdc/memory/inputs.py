@@ -46,7 +46,7 @@ def as_items(
 ) -> Sequence[Item]:
     """Images of a class, checked, with the values beside them.
 
-    Images without a name are called by the label and a number, from `start`.
+    Images without a name are named by the label and a number, from `start`.
 
     Raises:
         UsageError: an image or value that is not allowed; the message says which.

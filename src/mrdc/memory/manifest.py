@@ -1,8 +1,8 @@
 """The manifest of a memory in parts: `manifest.json` in its folder.
 
 A JSON object with `format`, `part_size`, `memory` (the metadata of a memory file, for all parts
-together), `parts`, and `sha256`: the hash of the text with 64 zeros in its place. As it has the
-hash of every part's index, which has the hash of every image, this one identifies the memory.
+together), `parts`, and `sha256`: the hash of the text with 64 zeros in its place. The text has the
+hash of every part's index, which has the hash of every image, so this hash identifies the memory.
 """
 
 import base64
@@ -29,7 +29,7 @@ FIELDS = {"format", "sha256", "part_size", "memory", "parts"}
 
 @dataclass(frozen=True)
 class PartEntry:
-    """What a manifest says of a part, which is a memory file on its own."""
+    """What a manifest records about a part, which is itself a memory file."""
 
     file: str  # its name, which has the first digits of its hash
     sha256: str  # of its index, as in its header
@@ -40,7 +40,7 @@ class PartEntry:
 
 
 def part_name(number: int, sha256: str) -> str:
-    """The name of a part: another content has another name."""
+    """The name of a part; other contents have another name."""
     return f"part-{number:05d}-{sha256[:12]}.mrdc"
 
 

@@ -1,4 +1,4 @@
-"""Where encoded images are that are not in a memory file: in RAM, or in an unnamed file."""
+"""Encoded images that are not in a memory file: in RAM, or in an unnamed file."""
 
 import mmap
 import os
@@ -26,7 +26,7 @@ class Ram:
 
     @classmethod
     def of(cls, bodies: Iterable[bytes]) -> "Ram":
-        """Some bytes after others."""
+        """Bytes end to end."""
         bodies = list(bodies)
         pages = mmap.mmap(-1, max(1, sum(map(len, bodies))))
         for body in bodies:

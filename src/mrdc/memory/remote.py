@@ -1,7 +1,7 @@
 """A memory file in an object store, read in blocks that are kept in an unnamed temporary file.
 
-Forked processes share the blocks; others read their own. Each block is followed by a look at the
-object, so that a file that was replaced meanwhile is noticed.
+Forked processes share the blocks; others read their own. The object is checked after each block,
+so that a file that was replaced meanwhile is noticed.
 """
 
 import mmap

@@ -147,7 +147,7 @@ class ReplayMemory(Storing):
             raise
 
     def rebudget(self, budget: Budget | int | str) -> None:
-        """Change the budget; drops the lowest ranks to fit, never encodes again.
+        """Change the budget; drops the lowest ranks to fit, never re-encodes.
 
         A memory that fades cuts scans before it drops images.
 
@@ -180,8 +180,8 @@ class ReplayMemory(Storing):
             images: as for `add`, of any classes.
             labels: of these images.
             over: "class": within each class, and classes share the budget as usual; "all":
-                over all images, so that classes are held as often as they come, at least one
-                image of each.
+                over all images, so that classes are held in proportion to the images seen, with
+                at least one image of each.
             values: as for `extend`.
         """
         if over not in ("class", "all"):
@@ -229,8 +229,7 @@ class ReplayMemory(Storing):
     # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory file, or a folder if there is a `part_size`, to a path or URL, whole or
-        not at all.
+        """Write the memory to a path or URL, whole or not at all; with `part_size` as a folder.
 
         If names, notes, boxes, quality or codec have changed since the last images were added,
         the lowest ranks may be dropped so that a budget in bytes still bounds the file. Images

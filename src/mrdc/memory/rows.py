@@ -77,7 +77,7 @@ class Rows(ABC):
         return self.encoding_list[int(self.column("encodings")[row])]
 
     def scale(self, row: int) -> float:
-        """By how much an image was shrunk; 1 if it was not."""
+        """The scale an image was shrunk by; 1 if it was not."""
         return stored_scale(self.encoding(row).codec, bool(self.column("kept")[row]))
 
     def has_scans(self, row: int) -> bool:
@@ -113,7 +113,7 @@ class Rows(ABC):
         )
 
     def encoded(self, row: int, name: str) -> Encoded:
-        """An image with how it was made."""
+        """An image, and how it was made."""
         tables, body, values = self.pieces(row)
         digest = self.digest(row)
         if values:

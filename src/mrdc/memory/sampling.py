@@ -1,4 +1,4 @@
-"""Draw images of a memory at random, and put them into a batch."""
+"""Draw images of a memory at random, and make a batch of them."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ def draw(
 ) -> list[int]:
     """Draw `count` of the indices of all images, given the number of images of each class.
 
-    None is drawn twice, unless there are fewer. Balanced: each class gets as many, give or
-    take one.
+    None is drawn twice, unless there are fewer. `balanced` draws the same number from each
+    class, give or take one.
     """
     if not len(sizes):
         raise UsageError("the memory is empty: add images before drawing from it")
@@ -35,7 +35,7 @@ def draw(
 
 
 def _some(size: int, count: int, random: np.random.Generator) -> list[int]:
-    """`count` of the numbers below `size`: every one as often as possible, then some more."""
+    """`count` random numbers below `size`, each equally often, give or take one."""
     whole, rest = divmod(count, size)
     parts = [random.permutation(size) for _ in range(whole)]
     parts.append(random.choice(size, rest, replace=False))
@@ -71,5 +71,5 @@ def _check(shapes: Sequence[tuple[int, ...]], what: str) -> None:
         raise UsageError(
             f"{what} differ in shape, such as {shapes[0]} and "
             f"{next(s for s in shapes if s != shapes[0])}: give the memory a transform that makes "
-            "one size, or read single images by `draw`"
+            "one size, or read single images with `draw`"
         )

@@ -15,7 +15,7 @@ from mrdc.memory.validate import MANY
 from mrdc.memory.write import head_bytes
 
 Cut = dict[int, tuple[int, int]]  # ranks in a part, from and to, by label
-LEAST = 8  # how many times its head a part must hold at least
+LEAST = 8  # a part must hold at least this many times its head
 RUN = len("[2147483647,9007199254740992],")  # most bytes of a class in an entry of the manifest
 SLACK = 8  # most bytes of padding
 
@@ -40,7 +40,7 @@ def split(
     Args:
         costs: label, and bytes of each image with its index entry, of every class in order.
         meta: metadata of the whole memory.
-        tables: those that images share; every part is charged for all of them.
+        tables: shared by images; every part is charged for all of them.
         optional: the optional arrays that the memory has.
     """
     room = part_size - _head(part_size, meta, tables, optional)

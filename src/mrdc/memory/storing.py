@@ -58,7 +58,7 @@ class Storing(Contents):
     def _terms(
         self, others: Sequence[ClassImages], left: int, new: int, entry: IndexCost | None
     ) -> tuple[list[tuple[int, int]], Cost]:
-        """What new classes are filled by: costs of the other classes, and the cost of an image.
+        """What filling new classes depends on: costs of the others, and the cost of an image.
 
         A memory that fades counts all images at the level that makes room for the new classes.
         """

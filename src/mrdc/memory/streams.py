@@ -1,4 +1,4 @@
-"""Images of classes that come again: ranks among the images held, and reservoirs.
+"""More images of classes already held: ranks among the images held, and reservoirs.
 
 A reservoir gives every image a random priority and keeps the lowest. A priority depends on the
 seed, the label and the name of the image alone, so that nothing but the images is stored.

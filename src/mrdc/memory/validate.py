@@ -33,7 +33,7 @@ KINDS = {
 BOXES = frozenset({"box_counts", "boxes"})
 OPTIONAL = BOXES | {"value_sizes"}
 COLUMNS = {"digests": 32, "boxes": 5}
-FREE = ("sources", "payload", "boxes")  # as long as they like; the others have a row per image
+FREE = ("sources", "payload", "boxes")  # of any length; the others have a row per image
 TABLE_BYTES = 4096  # most bytes of tables that a JPEG can need
 HEADER_BYTES = 100_000_000  # most that safetensors reads
 LEVELS = 64  # most levels of lists and objects in the metadata
@@ -68,7 +68,7 @@ def read_json(text: str | bytes) -> dict[str, Any]:
 
 
 def shallow(value: object, levels: int = LEVELS) -> bool:
-    """Whether a JSON value has at most so many levels."""
+    """Whether a JSON value is nested at most this many levels deep."""
     if not isinstance(value, dict | list):
         return True
     parts = value.values() if isinstance(value, dict) else value
@@ -89,7 +89,7 @@ def read_tables(meta: Mapping[str, Any]) -> list[bytes]:
 def check_index(
     arrays: Mapping[str, NDArray[Any]], payload: int, meta: Mapping[str, Any], tables: int
 ) -> None:
-    """Check the arrays and metadata of a file with so many bytes of payload and tables.
+    """Check arrays and metadata, given the bytes of the payload and the number of tables.
 
     Raises:
         MemoryFileError: they do not make sense.
@@ -105,7 +105,7 @@ def check_meta(meta: Mapping[str, Any]) -> None:
     """Check the metadata of a memory.
 
     Raises:
-        MemoryFileError: they do not make sense.
+        MemoryFileError: it does not make sense.
     """
     _refuse(_meta_problems(meta))
 
@@ -177,7 +177,7 @@ def _meta_problems(meta: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _encoding_problems(meta: Mapping[str, Any]) -> Iterator[str]:
-    """Wrong ways to encode new images, or the images in the file."""
+    """Wrong encodings, of new images or of those in the file."""
     if not _codec(meta.get("codec")):
         yield "codec must be a short word, perhaps with a scale"
     if not _quality(meta.get("quality", -1)):
@@ -213,7 +213,7 @@ def _class_problems(classes: object) -> Iterator[str]:
 
 
 def _budget_problems(meta: Mapping[str, Any]) -> Iterator[str]:
-    """A budget that is none, or that has other bytes than it says."""
+    """A budget that is invalid, or contradicts itself."""
     given = meta.get("budget")
     unit = given.get("unit") if isinstance(given, dict) else None
     if not isinstance(given, dict) or unit not in ("class", "phase", "originals", "bytes"):

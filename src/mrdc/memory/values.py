@@ -27,7 +27,7 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[bytes]:
     """
     for name, column in columns.items():
         if len(column) != count:
-            raise UsageError(f"values {name!r} are {len(column)}, but there are {count} images")
+            raise UsageError(f"got {len(column)} values {name!r} for {count} images")
     if not columns:
         return [b""] * count
     return [pack({name: column[row] for name, column in columns.items()}) for row in range(count)]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mrdc._utils.errors import UsageError
+from mrdc.nn.modes import evaluating
 from mrdc.nn.resnet import LEVELS, ResNet, ScaledConv, WideConv
 
 Body = Literal["plain", "scaled", "branches"]
@@ -47,11 +48,9 @@ def as_maps(output: object) -> tuple[Tensor, ...]:
 
 def any_backbone(module: nn.Module, size: int) -> AnyBackbone:
     """A module as a backbone; the width of its features is measured on a blank image."""
-    training = module.training
     first = next(module.parameters(), torch.empty(0))
-    with torch.no_grad():
-        maps = as_maps(module.eval()(torch.zeros(1, 3, size, size, device=first.device)))
-    module.train(training)
+    with torch.no_grad(), evaluating(module):
+        maps = as_maps(module(torch.zeros(1, 3, size, size, device=first.device)))
     return AnyBackbone(module, maps[-1].shape[1])
 
 

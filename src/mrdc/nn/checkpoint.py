@@ -87,7 +87,7 @@ class Checkpoint:
 
 @contextmanager
 def state_errors(what: str = "the checkpoint") -> Iterator[None]:
-    """Turn what a checkpoint of something else raises into one error."""
+    """Turn the errors of a checkpoint that does not fit into one."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:

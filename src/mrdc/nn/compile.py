@@ -1,4 +1,4 @@
-"""Compiled networks, and the code that other processes and later runs need not compile again."""
+"""Compile networks, and keep the code for other processes and later runs."""
 
 import hashlib
 import os

@@ -16,7 +16,7 @@ from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.threads import engine, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.crops import centre, stack, tensor
-from mrdc.data.photo import Photo, digest, to_pixels
+from mrdc.data.photo import Photo, digest
 from mrdc.data.views import centre_views
 from mrdc.distributed.group import world
 from mrdc.memory.fill import Skip
@@ -149,8 +149,8 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
         raise UsageError(f"--weights {path}: cannot be read ({error.strerror})") from None
     except Exception:  # both loaders raise many kinds, and say little
         raise UsageError(
-            f"--weights {path}: not a state dict, saved by torch or as .safetensors (of a whole "
-            "pickled network save its state_dict())"
+            f"--weights {path}: not a state dict, saved by torch or as .safetensors (of a "
+            "pickled network, save its state_dict())"
         ) from None
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UsageError(f"--weights {path}: not a state dict (no tensors by name)")
@@ -160,7 +160,7 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], str]:
 def network_embedder(
     net: nn.Module, features: Network, *, device: torch.device, size: int = 224, key: str = ""
 ) -> Embedder:
-    """An embedder in fp32 without TF32, of `features` of float images (n, 3, h, w) from 0 to 255.
+    """An embedder in fp32 without TF32; `features` takes float images (n, 3, h, w), 0 to 255.
 
     Batches are padded to one size: torch picks kernels by batch size, and they round differently.
     """
@@ -177,7 +177,7 @@ def network_embedder(
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with this name; "auto" is a GPU if there is one, each process having its own."""
+    """The device with this name; "auto" is a GPU if there is one, one for each process."""
     world()  # sets the GPU of this process
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device found; use --device cpu")
@@ -233,7 +233,7 @@ def embed(
         return _embed(photos, embedder, cache, threads, skip, progress)
     except WidthError:
         if cache is None:
-            raise UsageError("embed must return as many features of every image") from None
+            raise UsageError("embed must return equally many features for every image") from None
         print("mrdc: the feature cache is damaged and not used", file=sys.stderr)
         return embed(photos, embedder, threads=threads, skip=skip, progress=progress)
 
@@ -255,11 +255,11 @@ def _embed(
                 known = cache.get(key)
                 if known is not None:
                     return key, known, known
-            return key, None, embedder.prepare(to_pixels(data, photo.id))
+            return key, None, embedder.prepare(photo.decode(data))
         except ImageError as error:
             return error
 
-    rows: Tensor | None = None  # made when the first features tell their width
+    rows: Tensor | None = None  # made when the first features show their width
     good: list[int] = []
     batch: list[tuple[int, bytes, Any]] = []
 

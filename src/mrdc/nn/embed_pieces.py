@@ -69,7 +69,8 @@ def _look(
     threads = min(TORCH_THREADS, torch.get_num_threads())
     function = EmbedPiece(engine.share((embedder, known)), threads)
     pieces = engine.pieces(photos)
-    sent = [Piece(piece, inline=not engine.sends(photos[0])) for piece in pieces]
+    inline = not engine.sends(photos[0])
+    sent = [Piece(piece, inline) for piece in pieces]
     done = engine.map(function, sent, gpu=embedder.device.type == "cuda")
     for piece, found in zip(pieces, done, strict=True):
         for photo, seen in zip(piece, found, strict=True):
@@ -102,7 +103,7 @@ def _row(
 
 @dataclass(frozen=True)
 class Piece:
-    """Some photos; with `inline`, those that only this process can read, sent as their contents."""
+    """Some photos; `inline` ones can be read only by this process, so their contents are sent."""
 
     photos: Sequence[Photo]
     inline: bool

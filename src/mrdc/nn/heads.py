@@ -115,7 +115,7 @@ class SplitCosine(Split):
 
 
 class LSC(Split):
-    """PODNet's local similarity classifier: ten proxies a class, softly chosen.
+    """PODNet's local similarity classifier: ten proxies per class, softly chosen.
 
     s = -|f - w|^2 of unit vectors = 2 cos - 2 for every proxy; the score of a class is
     the mean of its s weighted by their softmax.

@@ -35,7 +35,7 @@ class WideConv(nn.Conv2d):
 
 
 def convolved(x: Tensor, conv: nn.Conv2d, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Apply a convolution with other kernels than its own."""
+    """Apply a convolution with kernels other than its own."""
     even = x.shape[2] % 2 == x.shape[3] % 2 == 0
     if isinstance(conv, WideConv) and x.is_cuda and even:
         return blockwise(x, weight, bias)

@@ -27,5 +27,5 @@ class TrainSettings:
     brightness: float = 0.0
     """Random brightness, 1 +- this; PODNet uses 63/255."""
     match: float = 0.0
-    """Chance that an image of a new class is shown as the memory would store it, in every epoch
-    anew. 0: new classes are seen as originals, and only old ones compressed."""
+    """Chance, drawn anew every epoch, that an image of a new class is shown as the memory would
+    store it. 0: new classes are seen as originals, and only old ones compressed."""

@@ -1,4 +1,4 @@
-"""`add`: more images into a memory file, encoded as it says."""
+"""`add`: store more images in a memory file, with its codec and quality."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

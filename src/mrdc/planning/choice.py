@@ -126,7 +126,7 @@ def _better(one: Candidate, other: Candidate) -> bool:
 
 
 def best_first(candidates: Sequence[Candidate]) -> list[int]:
-    """Indices: what leaves pixels unchanged, then codec by codec, the best quality first."""
+    """Indices: lossless candidates, then codec by codec, the best quality first."""
     codecs = list(dict.fromkeys(candidate.codec for candidate in candidates))
 
     def place(index: int) -> tuple[bool, int, int]:
@@ -139,7 +139,7 @@ def best_first(candidates: Sequence[Candidate]) -> list[int]:
 def choose_quality(judged: Sequence[Candidate], criterion: Criterion) -> int | None:
     """Index of the best feasible candidate; None if there is none.
 
-    By a ratio that is the one that stores most images; by discrepancy, the one with the smallest.
+    For a ratio, the best stores the most images; for the discrepancy, it has the smallest.
     """
     best: int | None = None
     for index in best_first(judged):
@@ -153,9 +153,9 @@ def choose_quality(judged: Sequence[Candidate], criterion: Criterion) -> int | N
 def _beats(new: Candidate, old: Candidate, criterion: Criterion) -> bool:
     """Whether to prefer a candidate to one of better quality, or of another codec.
 
-    If they store nearly as many images, the better quality is worth more: there is no reason to
-    distort images for next to nothing. Qualities of two codecs cannot be compared, so the
-    discrepancy decides.
+    If both store about as many images, the better quality wins: there is no reason to distort
+    images for next to nothing. Qualities of two codecs cannot be compared, so the discrepancy
+    decides.
     """
     nearly = abs(new.quantity - old.quantity) < NEARLY * old.quantity
     if nearly and (old.quality is None or old.codec == new.codec):

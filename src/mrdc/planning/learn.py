@@ -1,4 +1,4 @@
-"""`Replay`: a memory for a training loop of one's own."""
+"""`Replay`: a memory for your own training loop."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace

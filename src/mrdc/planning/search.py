@@ -114,7 +114,7 @@ class Pool:
         return dict(zip(memory.labels, torch.split(rows, counts), strict=True))
 
     def places(self, memory: ReplayMemory) -> dict[int, list[int]]:
-        """By label, the indices of a memory's images among the originals of their class."""
+        """Indices of a memory's images among the originals of their class, by label."""
         places = {}
         for label in memory.labels:
             index = {photo.id: number for number, photo in enumerate(self.images.photos[label])}
@@ -130,7 +130,7 @@ class Pool:
         return rows.to(self.device)
 
     def discrepancies(self, stored: Mapping[int, Tensor]) -> dict[str, float]:
-        """By class, from all originals to the stored images, whose features are by label."""
+        """Discrepancy of each class between all originals and stored images (features by label)."""
         found = {}
         for label, rows in stored.items():
             originals, some = self._moved(self.features[label]), self._moved(rows)
@@ -198,7 +198,7 @@ def in_order(items: Sequence[T], order: Ranking) -> Sequence[T]:
 
 
 def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair]:
-    """Every codec with every scale and quality, best first; with `originals`, at least these.
+    """Every codec with every scale and quality, best first; `originals` adds the source files.
 
     Codecs without qualities come first, then larger scales, so that a later candidate never
     revives an earlier one.
@@ -272,10 +272,10 @@ def compress_all(
     exact: bool = False,
     known: bool = False,
 ) -> tuple[list[Ranking], ReplayMemory | None, Mapping[int, Tensor]]:
-    """The order to store images in: by originals, or by the compressed images.
+    """The order to store images in, ranked by the originals or by the compressed images.
 
-    Kernel herding ranks the compressed images also if the quality is `known` beforehand. If they
-    were needed, also all images compressed, and their features by label.
+    Kernel herding also ranks the compressed images if the quality is `known` beforehand. If they
+    were needed, returns all compressed images too, and their features by label.
     """
     by_compressed = settings.pairing == "independent" or (
         known and settings.select == kernel_herding.__name__

@@ -37,7 +37,7 @@ class SearchSettings:
     """Qualities to consider."""
     scale: tuple[float, ...] = (1.0,)
     """Scales to consider with every quality: 0.5 shrinks an image to half its sides before it is
-    encoded; it is brought back to size when it is decoded."""
+    encoded; decoding restores its size."""
     select: str = "auto"
     """Selector that ranks the images of a class; `mrdc list` names them. auto: herding for
     classes, random_choice for scenes."""
