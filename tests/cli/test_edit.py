@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from mrdc._utils.files import try_lock
 from mrdc.memory.replay import ReplayMemory
 from tests.cli.conftest import FAST
 from tests.conftest import jpeg
@@ -164,6 +166,28 @@ def test_wrong_usage_changes_nothing(
     assert message in cli.err and cli.err.count("\n") == 1
     after = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     assert {p: b for p, b in after.items() if "cache" not in p.parts} == files
+
+
+def test_two_changes_at_a_time_lose_nothing(
+    memory: Path, photos: Path, more: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is refused, also if the first ended after the second had opened the file."""
+    before, pack = memory.read_bytes(), ["pack", photos, "--budget", "1MB", *FAST, "-o"]
+    changes = (["add", memory, more, *RANDOM], ["remove", memory, "class0"], [*pack, memory])
+    with memory.open("rb") as file:
+        assert try_lock(file)
+        for change in (*changes[:2], ["rebudget", memory, "9kB"], [*changes[2], "--force"]):
+            assert "another process is writing this memory; wait" in cli.refused(*change)
+    assert memory.read_bytes() == before
+
+    def late(file: IO[bytes]) -> bool:
+        memory.rename(memory.with_suffix(".old"))
+        memory.write_bytes(before)
+        return True
+
+    monkeypatch.setattr("mrdc.memory.edit.try_lock", late)
+    assert "another process has just changed it; run" in cli.refused("remove", memory, "class0")
+    assert memory.read_bytes() == before
 
 
 @pytest.mark.parametrize("moment", ["half", "fsync", "replace", "replaced"])

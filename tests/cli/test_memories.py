@@ -253,6 +253,8 @@ def test_pack_replaces_memories_only(memory: Path, photos: Path, cli: Cli) -> No
         assert "exists and is not a memory file; choose another path" in err
     assert "--force" in cli.refused(*command, memory)
     assert "no folder" in cli.refused(*command, memory.parent / "no" / "m")
+    exact = cli.refused(*command, memory.parent / "new", "--exact")
+    assert "--exact compares candidates: allow more than one --quality or --codec" in exact
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,8 @@ def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None
     folders: dict[str, dict[str, Any]] = {"first": {"mean_choice": 50}, "bare": {}}
     row = {"codec": "jpeg", "quality": 50, "quantity": [3], "by_phase": [9.0], "mean": 9.0}
     folders["none"] = {"volume_ratios": [row | {"verdict": "lost"}], "accuracy": [50.0]}
+    small = row | {"codec": "jpeg@0.5"}
+    folders["scales"] = {"mean_choice": 50, "volume_ratios": [row, small], "accuracy": [50.0]}
     for name, more in folders.items():
         (tmp_path / name).mkdir()
         text = json.dumps(result(**more).to_json()) + "\n"
@@ -252,6 +254,7 @@ def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None
     refusals |= {
         tmp_path / "bare": "because it measured none",
         tmp_path / "none": "no candidate passes",
+        tmp_path / "scales": "compares several codecs or scales; give a number",
     }
     for folder, why in refusals.items():
         assert why in cli.refused(*command, f"run:{folder}")

@@ -1,5 +1,6 @@
 """`Replay`: ranks, chooses a quality, stores."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from mrdc._utils.errors import BudgetError, MrdcError, UsageError
 from mrdc.codec import CODECS
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
+from mrdc.memory.replay import ReplayMemory
 from mrdc.nn.embed import Embedder, embed
 from mrdc.planning.learn import Replay
 from mrdc.planning.search import Found, Pool, search
-from mrdc.planning.selection import herding
+from mrdc.planning.selection import herding, kernel_herding
 from mrdc.planning.settings import SearchSettings
 from tests.conftest import CHEAP, jpeg, pixels
 from tests.planning.commands import Counting
@@ -139,12 +141,36 @@ def test_a_network_in_training_can_embed(method: bool) -> None:
     assert made.memory[0][0].dtype == torch.float32
 
 
+def test_a_fixed_quality_may_have_a_scale() -> None:
+    made = replay("1MB", 50, scale=0.5).learn({0: photos(0, 2)})
+    assert made.memory.codec.name == "jpeg@0.5"
+
+
+def test_kernel_herding_ranks_what_is_stored_if_the_quality_is_known() -> None:
+    """But not where features are given, so that nothing is embedded."""
+    images = photos(0)
+    made = replay("1MB", 5, select="kernel_herding").learn({0: images})
+    rows = embed([Photo(str(n), lambda i=i: i) for n, i in enumerate(images)], CHEAP)[0]  # type: ignore[misc]
+    kept = ReplayMemory("1MB", "jpeg", 5)
+    kept.add({0: images})
+    seen = embed([Photo(str(n), partial(kept.encoded, n)) for n in range(len(images))], CHEAP)[0]
+    order = kernel_herding(seen, len(images), 0, rows).tolist()
+    assert order != kernel_herding(rows, len(images), 0, rows).tolist()
+    assert made.memory.sources(0) == [f"0/{n}" for n in order]
+    given = replay("1MB", 5, select="kernel_herding", embed=pytest.fail)
+    by_given = kernel_herding(rows, len(images), 0, rows).tolist()
+    assert given.learn({0: images}, features={0: rows}).memory.sources(0) == [
+        f"0/{n}" for n in by_given
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"quality": "best"}, "quality must be auto, dynamic, original or a number, got 'best'"),
         ({"quality": 0}, "from 1 to 100, got 0"),
         ({"quality": 50, "codec": ("jpeg", "webp")}, "quality 50 needs one codec, got jpeg, webp"),
+        ({"quality": 50, "scale": (1.0, 0.5)}, "quality 50 needs one scale, got 2"),
         ({"epsilo": 1}, "unknown setting of Replay 'epsilo': .* did you mean 'epsilon'"),
         ({"select": "hering"}, "unknown selector 'hering'"),
         ({"budget": "lots"}, "invalid budget 'lots'"),

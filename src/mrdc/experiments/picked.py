@@ -6,6 +6,7 @@ from pathlib import Path
 from mrdc._utils.errors import UsageError
 from mrdc.experiments.folder import finished
 from mrdc.experiments.settings import AnySettings
+from mrdc.training.exemplars import ORIGINAL
 
 
 def with_picked_quality(settings: AnySettings) -> AnySettings:
@@ -20,6 +21,10 @@ def with_picked_quality(settings: AnySettings) -> AnySettings:
     result = finished(Path(folder)) if folder else None
     if result is None:
         raise UsageError(f"--memory.quality {quality}: needs the folder of a finished run")
+    if len({row["codec"] for row in result.volume_ratios} - {ORIGINAL}) > 1:
+        raise UsageError(
+            f"--memory.quality {quality}: that run compares several codecs or scales; give a number"
+        )
     if result.mean_choice is None:
         why = "no candidate passes" if result.volume_ratios else "it measured none"
         raise UsageError(f"--memory.quality {quality}: that run picks no quality because {why}")

@@ -1,14 +1,16 @@
 """Change memories on disk: remove classes, change the budget, merge them."""
 
 import difflib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
-from mrdc._utils.files import check_folder, check_name, scratch_folder, sweep
+from mrdc._utils.files import check_folder, check_name, scratch_folder, sweep, try_lock
+from mrdc._utils.store_path import StorePath
 from mrdc.codec.jpeg_progressive import check_fade, has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
@@ -79,9 +81,30 @@ def check_target(path: Path, output: Path | None, force: bool) -> Path:
     return output
 
 
-def holding(path: Path, folder: bool) -> AbstractContextManager[None]:
-    """Keep other processes from writing a folder."""
-    return writing(path) if folder else nullcontext()
+@contextmanager
+def holding(path: Path, folder: bool) -> Iterator[None]:
+    """Keep other processes from changing a memory; not in object stores, which have no locks.
+
+    Raises:
+        OutputError: another process is changing it, or has just changed it.
+    """
+    if folder:
+        with writing(path):
+            yield
+    elif isinstance(path, StorePath) or not path.is_file():
+        yield
+    else:
+        with path.open("rb") as file:
+            if try_lock(file) is False:
+                raise OutputError(
+                    f"{path}: another process is writing this memory; wait for it to finish, or "
+                    "choose another path"
+                )
+            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                raise OutputError(
+                    f"{path}: another process has just changed it; run the command again"
+                )
+            yield
 
 
 def remove(path: Path, classes: Sequence[str], output: Path | None, force: bool) -> Edited:

@@ -82,7 +82,7 @@ def _add(
         threads=settings.threads,
     )
     with scan(plan, progress, embedder, folder=scratch_folder(target), measuring=False) as seen:
-        rankings = compress_all(seen.pool, plan, pair, seen.pool.rankings())[0]
+        rankings = compress_all(seen.pool, plan, pair, seen.pool.rankings(), known=True)[0]
         arriving = _by_label(memory, seen, rankings, str(settings.photos))
         count = progress("encoding", len(seen.images))
         memory._extend(arriving, settings.threads, seen.pool.skip, count)

@@ -10,6 +10,7 @@ from mrdc._utils.errors import BudgetError, UsageError
 from mrdc._utils.extras import Tensor, torch
 from mrdc._utils.registry import lookup
 from mrdc.codec import CODECS
+from mrdc.codec.scaled import scaled
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
@@ -133,7 +134,8 @@ class Replay:
         pair = self.memory.codec, self.memory.quality
         rankings: Sequence[Any] = self.found.rankings if made is not None else []
         if made is None:
-            rankings = compress_all(pool, self.settings, pair, pool.rankings())[0]
+            given = pool.rankings()
+            rankings = compress_all(pool, self.settings, pair, given, known=features is None)[0]
         beside = {as_label(label): columns for label, columns in (values or {}).items()}
         ranked: dict[int, Sequence[Item]] = {}
         for place, (label, order) in enumerate(zip(photos, rankings, strict=True)):
@@ -253,4 +255,6 @@ def _fixed(quality: int | str, settings: SearchSettings) -> Pair:
         raise UsageError(f"quality must be auto, dynamic, original or a number, got {quality!r}")
     if len(settings.codec) > 1:
         raise UsageError(f"quality {quality} needs one codec, got {', '.join(settings.codec)}")
-    return CODECS.find(settings.codec[0]), quality
+    if len(settings.scale) > 1:
+        raise UsageError(f"quality {quality} needs one scale, got {len(settings.scale)}")
+    return scaled(CODECS.find(settings.codec[0]), settings.scale[0]), quality

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from mrdc._utils.errors import UsageError
 from mrdc._utils.files import scratch_folder
 from mrdc._utils.store_path import as_path
 from mrdc.codec.jpeg_progressive import check_fade
@@ -119,6 +120,8 @@ def run_pack(
     check_settings(settings)
     if settings.fade:
         check_fade(settings.codec, "--fade")
+    if settings.exact and len(search_space(settings)) == 1:
+        raise UsageError("--exact compares candidates: allow more than one --quality or --codec")
     if settings.part_size is not None:
         parse_bytes(settings.part_size)
     check_output(path, settings.force, folder)
