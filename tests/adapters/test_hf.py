@@ -55,6 +55,19 @@ def test_other_columns_and_refusals() -> None:
         from_hf(data, "100kB")
 
 
+@needs_datasets
+def test_a_row_without_an_image_is_named() -> None:
+    import datasets
+
+    from mrdc.adapters.hf import from_hf
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    for image, why in ((None, "it is empty"), ({"path": "gone.jpg", "bytes": None}, "No such")):
+        rows = {"image": [{"path": None, "bytes": jpeg(1)}, image], "label": [0, 0]}
+        with pytest.raises(mrdc.ImageError, match=rf"row 1: no image in image \({why}"):
+            from_hf(datasets.Dataset.from_dict(rows, features=features), "100kB")
+
+
 @needs_webdataset
 def test_webdataset_reads_an_export(tmp_path: Path) -> None:
     """Images, classes and details."""

@@ -12,7 +12,10 @@ from torchvision.datasets import ImageFolder
 
 from mrdc._utils.text import count, ratio, span
 from mrdc.cli.main import Screen
+from mrdc.data import open_images
+from mrdc.memory.export import export
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import open_memory
 from tests.cli.conftest import FAST
 from tests.conftest import jpeg
 from tests.memory.test_scenes import road as road
@@ -95,6 +98,15 @@ def test_export_to_a_folder_that_torchvision_reads(memory: Path, tmp_path: Path,
     assert lines[0] == "file,label,class,rank,source,scale"
     assert lines[1].startswith("class0/000000.jpg,0,class0,0,class0/")
     assert "exists" in cli.refused("export", memory, "-o", tmp_path / "out")
+
+
+def test_exported_files_of_every_kind_are_found_again(tmp_path: Path) -> None:
+    """Grey and coloured netpbm files, too."""
+    memory = ReplayMemory("100kB", "original")
+    memory.add({0: [b"P5 2 1 255\n" + bytes(2), b"P6 2 1 255\n" + bytes(6), jpeg(1)]})
+    memory.save(tmp_path / "m.mrdc")
+    export(open_memory(tmp_path / "m.mrdc"), tmp_path / "out")
+    assert len(open_images(tmp_path / "out").all_photos) == 3
 
 
 def test_export_to_a_tar_that_pack_reads_again(memory: Path, tmp_path: Path, cli: Cli) -> None:

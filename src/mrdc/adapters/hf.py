@@ -6,7 +6,7 @@ from typing import Any
 
 import datasets
 
-from mrdc._utils.errors import DataError
+from mrdc._utils.errors import DataError, ImageError
 from mrdc.data.photo import Photo
 from mrdc.memory.replay import ReplayMemory
 
@@ -81,8 +81,12 @@ class Row:
         self.data, self.index, self.column = data, index, column
 
     def __call__(self) -> bytes:
-        found = self.data[self.index][self.column]
-        if found["bytes"] is not None:
+        found = self.data[self.index][self.column] or {}
+        if found.get("bytes") is not None:
             return bytes(found["bytes"])
-        with open(os.fspath(found["path"]), "rb") as file:
-            return file.read()
+        try:
+            with open(os.fspath(found.get("path") or ""), "rb") as file:
+                return file.read()
+        except OSError as error:
+            why = error.strerror if found else "it is empty"
+            raise ImageError(f"row {self.index}: no image in {self.column} ({why})") from None

@@ -174,7 +174,7 @@ class ReplayMemory(Storing):
         Images take random ranks, which depend on the seed, the label and the name of an image
         only. Single images are replaced within the budget; once it is used up, images that
         would be dropped at once are not even encoded. An image that comes again is not stored
-        twice.
+        twice. Images are dropped whole, even from a memory that fades.
 
         Args:
             images: as for `add`, of any classes.
