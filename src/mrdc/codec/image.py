@@ -34,7 +34,8 @@ MAX_SCANS = 100  # of a JPEG; each takes as long as decoding a plain one
 IN_FLIGHT = 2 << 30  # bytes that all threads together may use for decoding
 COPIES = 16  # bytes per pixel while Pillow's image becomes RGB, copies included
 PLAIN_COPIES = 9  # bytes per pixel of a JPEG: its pixels, and its coefficients if progressive
-EXTENSIONS = frozenset(".jpg .jpeg .png .webp .avif .jp2 .gif .bmp .tif .tiff .pgm .ppm".split())
+NAMES = ("jpg", "jpeg", "png", "webp", "avif", "jp2", "gif", "bmp", "tif", "tiff", "pgm", "ppm")
+EXTENSIONS = frozenset(f".{name}" for name in NAMES)
 ORIENTATION = 0x0112  # tag
 SIXTEEN_BIT = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 
