@@ -4,12 +4,12 @@ Every feed first scales images that are more than twice as long as a view down t
 all of them show the same pictures.
 """
 
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 
+from mrdc._utils.ram import free_ram
 from mrdc._utils.ranks import local_ranks
 from mrdc.data.examples import Companions, Examples
 from mrdc.distributed.group import world
@@ -78,12 +78,7 @@ def places_with_room(examples: Examples, size: int, device: torch.device) -> lis
 
 
 def free_memory(device: torch.device) -> int:
-    """Free bytes on a device, shared with other ranks; a guess if the system does not say."""
+    """Free bytes on a device; of RAM, the share of this rank."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvail"))
-        return free // local_ranks()
-    except (OSError, StopIteration):
-        return 4 << 30
+    return free_ram() // local_ranks()
