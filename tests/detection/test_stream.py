@@ -60,7 +60,7 @@ def test_a_separate_pool_gives_unlabelled_images() -> None:
 
 @pytest.mark.parametrize(
     ("labelled", "unlabelled", "message"),
-    [(13, 1, "want 26 labelled images, but there are 24"), (6, 7, "want 14 unlabelled")],
+    [(13, 1, "need 26 labelled images, but there are 24"), (6, 7, "need 14 unlabelled")],
 )
 def test_refuses_more_images_than_there_are(labelled: int, unlabelled: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
