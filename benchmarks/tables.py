@@ -98,7 +98,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid cub": lambda: grid("cub", "5/class"),
     "grid flowers": lambda: grid("flowers", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
-    "regret": lambda: regret("cub", "flowers"),
+    "regret": lambda: regret("cub", "flowers", "textures-grid"),
     "trials cub": lambda: trials("cub-trials"),
     "runs textures": lambda: compared("textures", "8/class"),
     "pairs textures": lambda: pairs("textures", "8/class"),
