@@ -32,16 +32,16 @@ def times() -> str:
 
 def steps() -> str:
     """Images/s of the training step."""
-    rates: list[list[object]] = [["step", "batch", "plain", "graph", "compiled", "both"]]
-    for batch, teacher in ((128, False), (128, True), (512, False)):
-        found = {
-            (r["graph"], r["compiled"]): f"{r['rate']:,.0f}"
-            for r in read("step")
-            if r["batch"] == batch and r["teacher"] == teacher
-        }
-        what = "LUCIR with its teacher" if teacher else "the bare network"
-        kinds = ((False, False), (True, False), (False, True), (True, True))
-        rates.append([what, batch, *(found.get(kind, "") for kind in kinds)])
+    kinds = ("plain", "recorded", "compiled", "stem", "usual")
+    rates: list[list[object]] = [["step", "batch", *kinds, "usual / compiled, seconds"]]
+    lines = read("step")
+    for name, batch in dict.fromkeys((r["method"], r["batch"]) for r in lines):
+        same = [r for r in lines if (r["method"], r["batch"]) == (name, batch)]
+        found = {r["variant"]: f"{r['rate']:,.0f}" for r in same}
+        ratio = {r["variant"]: f"{r['ratio']:.3f}" for r in same}
+        what = f"{name}, {'with' if same[-1]['teacher'] else 'without'} teacher"
+        row = [found.get(kind, "") for kind in kinds]
+        rates.append([what, batch, *row, ratio.get("usual", "")])
     return table(*rates)
 
 

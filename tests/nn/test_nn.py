@@ -24,7 +24,7 @@ from mrdc.nn.checkpoint import (
 )
 from mrdc.nn.heads import LSC, Head, Linear, Split, SplitCosine
 from mrdc.nn.net import Net, normalised
-from mrdc.nn.resnet import Block, ResNet, Stem, Variant, blockwise
+from mrdc.nn.resnet import Block, ResNet, Stem, Variant, blocks
 from tests.helpers import changed, lived_in, state_of
 from tests.helpers import tiny as fresh
 
@@ -116,7 +116,7 @@ def test_a_wide_convolution_by_blocks(height: int, width: int, bias: bool, seed:
     torch.manual_seed(seed)
     x, weight = torch.randn(2, 3, 2 * height, 2 * width).double(), torch.randn(4, 3, 7, 7).double()
     more = torch.randn(4).double() if bias else None
-    torch.testing.assert_close(blockwise(x, weight, more), F.conv2d(x, weight, more, 2, 3))
+    torch.testing.assert_close(F.conv2d(*blocks(x, weight), more), F.conv2d(x, weight, more, 2, 3))
 
 
 # Heads

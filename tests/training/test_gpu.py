@@ -17,8 +17,10 @@ from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
 from mrdc.methods import LUCIR, Fidelity, Method
 from mrdc.nn.compile import compiled
+from mrdc.nn.folded import is_folded
 from mrdc.nn.heads import Linear
 from mrdc.nn.net import Net
+from mrdc.nn.resnet import ResNet, Stem, Variant
 from mrdc.training.classes import run_phases
 from mrdc.training.fit import Epoch, Step, fit
 from mrdc.training.gpu_feed import GpuFeed
@@ -117,6 +119,20 @@ def test_compiled_network_gives_the_same_maps(training: bool) -> None:
         found = net.maps(source.images[:8])
     for a, b in zip(found, plain, strict=True):
         assert (a.float() - b.float()).abs().max() < 0.05 * b.float().abs().max()
+
+
+@pytest.mark.parametrize("variant", ["plain", "lucir", "pod"])
+@pytest.mark.parametrize("stem", ["7x7", "3x3"])
+def test_compiled_teacher_gives_the_same_maps(variant: Variant, stem: Stem) -> None:
+    """Within the rounding of bf16: cuDNN computes bias, shortcut and ReLU."""
+    backbone = ResNet(variant, 8, stem)
+    teacher = Net(backbone, Linear(64)).to(CUDA).frozen()
+    assert is_folded(teacher)
+    images = torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8, device=CUDA)
+    with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
+        plain, found = teacher.maps(images), compiled(teacher)(images)
+    for a, b in zip(found, plain, strict=True):
+        assert (a.float() - b.float()).norm() < 0.02 * b.float().norm()
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from mrdc._utils.files import cache_folder, try_lock
+from mrdc.nn.folded import folded_maps, is_folded
 from mrdc.nn.net import Maps, Net
 
 NETWORKS = 256  # compiled networks per process, each mode counting
@@ -25,6 +26,8 @@ def compiled(net: Net) -> Maps:
     keep_code()
     limit = torch._dynamo.config.recompile_limit
     torch._dynamo.config.recompile_limit = max(limit, NETWORKS)
+    if is_folded(net):
+        return torch.compile(lambda images: folded_maps(net, images), dynamic=False)
     return torch.compile(net._maps, dynamic=False)
 
 

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from mrdc.nn.stem import fuses, norm_pool
+
 Variant = Literal["plain", "lucir", "pod"]
 Stem = Literal["7x7", "3x3"]
 LEVELS = 4
@@ -36,18 +38,23 @@ class WideConv(nn.Conv2d):
 
 def convolved(x: Tensor, conv: nn.Conv2d, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Apply a convolution with kernels other than its own."""
-    even = x.shape[2] % 2 == x.shape[3] % 2 == 0
-    if isinstance(conv, WideConv) and x.is_cuda and even:
-        return blockwise(x, weight, bias)
+    if in_blocks(conv, x):
+        return F.conv2d(*blocks(x, weight), bias)
     return F.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups)
 
 
-def blockwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The 7 x 7 convolution of stride 2 and padding 3, for even sides, by blocks of 2 x 2."""
+def in_blocks(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether to apply a convolution by blocks of 2 x 2 pixels."""
+    even = x.shape[2] % 2 == x.shape[3] % 2 == 0
+    return isinstance(conv, WideConv) and x.is_cuda and even
+
+
+def blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Images and kernels of the 7 x 7 convolution as those of a 4 x 4 one without padding."""
     x, weight = F.pad(x, (4, 2, 4, 2)), F.pad(weight, (1, 0, 1, 0))
     x, weight = F.pixel_unshuffle(x, 2), F.pixel_unshuffle(weight, 2)
     x, weight = (v.contiguous(memory_format=torch.channels_last) for v in (x, weight))
-    return F.conv2d(x, weight, bias)
+    return x, weight
 
 
 class ScaledConv(nn.Module):
@@ -123,8 +130,11 @@ class ResNet(nn.Module):
     def level(self, number: int, x: Tensor) -> Tensor:
         """One of the four stages; the stem belongs to the first."""
         if number == 0:
-            x = F.max_pool2d(self.bn1(self.conv1(x)), 3, 2, 1)
-            x = F.relu(x, inplace=True)  # the same as before pooling, on a quarter of the map
+            x = self.conv1(x)
+            if fuses(x, self.bn1):
+                x = norm_pool(x, self.bn1)
+            else:  # ReLU is the same after pooling, on a quarter of the map
+                x = F.relu(F.max_pool2d(self.bn1(x), 3, 2, 1), inplace=True)
         y: Tensor = self.stages[number](x)
         return y
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped, import-not-found"
-"""Triton kernels of the fused stem (see fused.py). Maps are channels_last: (n, h, w, c) in memory.
+"""Triton kernels of the fused stem (see stem.py). Maps are channels_last: (n, h, w, c) in memory.
 
 A program handles some pixels (a tile) of the pooled map, of one image, times all channels. Window
 (i, j) covers rows 2i - 1 to 2i + 1 and columns 2j - 1 to 2j + 1 of the map. Offsets within an image
@@ -15,7 +15,7 @@ def forward(
     x, weight, bias, mean, rstd, out, peak, tap,
     h: tl.constexpr, w: tl.constexpr, c: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Fill the three outputs of `fused.pool`."""
+    """Fill the three outputs of `stem.pool`."""
     across: tl.constexpr = (w + 1) // 2
     count: tl.constexpr = (h + 1) // 2 * across
     image = tl.program_id(1).to(tl.int64)

@@ -1,26 +1,22 @@
-"""The trial of a fused stem, against plain batch norm, max-pool and ReLU.
+"""The fused stem, compared with plain batch norm, max-pool and ReLU.
 
 Triton decides when it is imported whether kernels run on a GPU or are interpreted on the CPU, so
 the tests of the kernels run in a process of their own.
 """
 
 import copy
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
-from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mrdc.nn.net import Net
+from mrdc.nn.stem import norm_pool, pool, pool_backward
+from tests.helpers import tiny
 from tests.test_documents import ROOT
 
 pytest.importorskip("triton")
@@ -28,19 +24,6 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1")
 pytestmark = pytest.mark.usefixtures("seeded")
 Stem = Callable[[Tensor, nn.BatchNorm2d], Tensor]
-
-
-@pytest.fixture
-def reach(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Import a script of the trial."""
-    for folder in ("benchmarks", "benchmarks/stem"):
-        monkeypatch.syspath_prepend(ROOT / folder)
-    return import_module
-
-
-@pytest.fixture
-def fused(reach: Callable[[str], Any]) -> Any:
-    return reach("fused")
 
 
 def plain(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
@@ -75,60 +58,69 @@ def agree(stem: Stem, x: Tensor, rtol: float = 1e-4, atol: float = 1e-4) -> None
 
 @interpreted
 @pytest.mark.parametrize("size", [(2, 4, 8, 8), (3, 8, 7, 10), (1, 2, 9, 5), (2, 64, 25, 24)])
-def test_fused_and_plain_stem_agree(fused: Any, size: tuple[int, ...]) -> None:
+def test_fused_and_plain_stem_agree(size: tuple[int, ...]) -> None:
     """For odd sides, too, and for more pixels than one program handles."""
-    agree(fused.norm_pool, torch.randn(size) * 3 + 1)
+    agree(norm_pool, torch.randn(size) * 3 + 1)
 
 
 @interpreted
-def test_the_first_of_equal_values_wins(fused: Any) -> None:
+def test_the_first_of_equal_values_wins() -> None:
     """As in torch: small whole numbers, so that most windows have ties."""
-    agree(fused.norm_pool, torch.randint(-1, 2, (2, 4, 9, 9)).float())
+    agree(norm_pool, torch.randint(-1, 2, (2, 4, 9, 9)).float())
 
 
 @interpreted
-def test_bf16_maps_agree_but_for_rounding(fused: Any) -> None:
+def test_bf16_maps_agree_but_for_rounding() -> None:
     """The interpreter truncates to bf16, where a GPU rounds."""
-    agree(fused.norm_pool, torch.randn(2, 4, 9, 8).bfloat16(), rtol=0.02, atol=0.1)
+    agree(norm_pool, torch.randn(2, 4, 9, 8).bfloat16(), rtol=0.02, atol=0.1)
 
 
 @interpreted
-def test_a_map_that_is_not_a_number_shows(fused: Any) -> None:
+def test_a_map_that_is_not_a_number_shows() -> None:
     """Diverging training must not look healthy."""
     x = torch.randn(1, 2, 4, 4)
     x[0, 0, 0, 0] = torch.nan
-    out = fused.norm_pool(x, batch_norm(2))
+    out = norm_pool(x, batch_norm(2))
     assert out[:, 0].isnan().all() and not out[:, 1].isnan().any()
 
 
 @interpreted
-def test_operators_keep_their_promises_to_torch(fused: Any) -> None:
+def test_operators_keep_their_promises_to_torch() -> None:
     """Schema, shapes and strides of the results, and tracing."""
     x = torch.randn(2, 4, 7, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
     one = torch.ones(4)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(fused.pool, (x, one, one, one, one), test_utils=checks)
-    out, peak, tap = fused.pool(x.detach(), one, one, one, one)
+    torch.library.opcheck(pool, (x, one, one, one, one), test_utils=checks)
+    out, peak, tap = pool(x.detach(), one, one, one, one)
     given = (torch.ones_like(out), x.detach(), peak, tap, one, one, one)
-    torch.library.opcheck(fused.pool_backward, given, test_utils=checks[:2])
+    torch.library.opcheck(pool_backward, given, test_utils=checks[:2])
 
 
 @interpreted
-def test_every_variant_takes_the_same_steps(
-    reach: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The script, small, in fp32 but for the teacher of cuDNN, traced but not compiled."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr(torch, "autocast", partial(torch.autocast, enabled=False))
-    monkeypatch.setattr(Net, "compiles", lambda self, images: self.compiled is not None)
-    steps = reach("steps")
-    monkeypatch.setattr("common.RESULTS", tmp_path)
-    steps.measure(steps.Size("cpu", "resnet18-narrow", 4, 32, steps=1, rounds=1))
-    lines = [json.loads(line) for line in (tmp_path / "stem.jsonl").read_text().splitlines()]
-    assert [line["variant"] for line in lines] == ["today", "norm_pool", "teacher_cudnn"]
-    assert all(line["loss_apart"] < 1e-3 for line in lines)
-    assert lines[0]["grads_apart"] == 0
-    assert 0 < lines[1]["grads_apart"] < 1e-3 < lines[2]["grads_apart"] < 0.1
+def test_compiled_network_uses_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced but not compiled: loss, gradients and statistics are those of the plain network."""
+    calls: list[bool] = []
+
+    def everywhere(x: Tensor, norm: nn.Module) -> bool:
+        calls.append(norm.training and torch.compiler.is_compiling())
+        return calls[-1]
+
+    monkeypatch.setattr("mrdc.nn.resnet.fuses", everywhere)
+    net = tiny().to(memory_format=torch.channels_last).train()
+    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    found = []
+    for maps in (net._maps, torch.compile(net._maps, backend="aot_eager")):
+        start = copy.deepcopy(net.state_dict())
+        loss = sum(each.square().mean() for each in maps(images))
+        assert isinstance(loss, Tensor)
+        loss.backward()  # type: ignore[no-untyped-call]
+        grads = [p.grad for p in net.backbone.parameters() if p.grad is not None]
+        found.append([loss.detach(), *grads, *copy.deepcopy(list(net.backbone.buffers()))])
+        net.zero_grad(set_to_none=True)
+        net.load_state_dict(start)
+    assert calls == [False, True]
+    for plain, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -143,6 +135,6 @@ def test_kernels_in_the_interpreter() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_compiled_kernels_agree(fused: Any) -> None:
+def test_compiled_kernels_agree() -> None:
     """In fp32, on a GPU."""
-    agree(fused.norm_pool, torch.randn(4, 64, 31, 30, device="cuda"), rtol=1e-3, atol=1e-3)
+    agree(norm_pool, torch.randn(4, 64, 31, 30, device="cuda"), rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Batch norm, 3 x 3 max-pool of stride 2 and ReLU as one operator, for training on a GPU.
+"""Batch norm, 3 x 3 max-pool of stride 2 and ReLU as one operator, for compiled training on a GPU.
 
 Only one pixel of each window gets a gradient. The plain operators do not exploit that: they spread
 the gradient over the full map, then reduce it for the batch norm. Here the forward pass keeps,
@@ -6,12 +6,11 @@ for each window, which pixel won and the convolution's output there; the sums of
 backward pass then need a quarter of the map, and one pass over it writes the gradient.
 
 A window's winner is the first of its highest values after rounding to the dtype of the map, as in
-`F.max_pool2d` after `F.batch_norm`. The number of channels must be a power of two.
+`F.max_pool2d` after `F.batch_norm`.
 """
 
 from typing import Any
 
-import kernels
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +18,17 @@ FORWARD, SUMS, SPREAD = (16, 4), (32, 4), (16, 4)  # pixels and warps per progra
 ROWS = 256  # pixels that a program sums
 
 
+def fuses(x: Tensor, norm: nn.Module) -> bool:
+    """Whether to use the operator: only in compiled code, where Triton is at hand."""
+    able = type(norm) is nn.BatchNorm2d and norm.training and x.shape[1].bit_count() == 1
+    return torch.compiler.is_compiling() and x.is_cuda and able
+
+
 def norm_pool(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    """ReLU of the max-pooled, normalised map (n, c, h, w); the norm tracks its statistics."""
+    """ReLU of the max-pooled, normalised map (n, c, h, w); the norm tracks its statistics.
+
+    The number of channels must be a power of two.
+    """
     here, spread, momentum = norm.running_mean, norm.running_var, norm.momentum
     assert here is not None and spread is not None and momentum is not None
     assert norm.training and norm.num_batches_tracked is not None
@@ -35,7 +43,7 @@ def norm_pool(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     return out
 
 
-@torch.library.custom_op("mrdc_trial::norm_pool", mutates_args=())
+@torch.library.custom_op("mrdc::norm_pool", mutates_args=())
 def pool(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,6 +52,8 @@ def pool(
     Winners are numbered 0 to 8 by rows; 9 means that the ReLU is 0 and passes no gradient. The
     gradient of x includes its part through mean and rstd, which must be the statistics of x.
     """
+    from mrdc.nn import stem_kernels as kernels  # Triton does not exist everywhere
+
     x = x.contiguous(memory_format=torch.channels_last)
     out, peak, tap = _pooled(x, weight, bias, mean, rstd)
     tile, warps = FORWARD
@@ -67,11 +77,13 @@ def _pooled(
     return out, peak, tap
 
 
-@torch.library.custom_op("mrdc_trial::norm_pool_backward", mutates_args=())
+@torch.library.custom_op("mrdc::norm_pool_backward", mutates_args=())
 def pool_backward(
     grad: Tensor, x: Tensor, peak: Tensor, tap: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of bias and weight (2, c)."""
+    from mrdc.nn import stem_kernels as kernels
+
     grad, x = (v.contiguous(memory_format=torch.channels_last) for v in (grad, x))
     c, count = grad.shape[1], grad.numel() // grad.shape[1]
     programs, (tile, warps) = -(-count // ROWS), SUMS
