@@ -1,4 +1,4 @@
-"""The table of training speed compared with other libraries."""
+"""The tables of training speed compared with other libraries."""
 
 from statistics import median
 
@@ -6,31 +6,42 @@ from common import Row, read, table
 
 PATHS = {
     "usual": "on the card, bf16, compiled",
+    "stream-bf16": "files, bf16, compiled",
     "resident": "on the card, fp32",
     "stream": "files, fp32",
-    "stream-bf16": "files, bf16, compiled",
 }
 
 
 def peers() -> str:
-    """Images/s of each library without and with a teacher (median over epochs)."""
+    """Images/s of each library without and with a teacher (median over epochs), and details."""
     head = ["library", "images come from", "second phase", "without teacher", "with teacher"]
     rows: list[list[object]] = [[*head, "first batch after", "version"]]
-    lines = read("peers")
-    kinds = dict.fromkeys((line["library"], line["path"], line["version"]) for line in lines)
-    for library, path, version in kinds:
-        same = [
-            line
-            for line in lines
-            if (line["library"], line["path"], line["version"]) == (library, path, version)
-        ]
-        rates = [_rate([line for line in same if line["teacher"] is old]) for old in (False, True)]
-        waits = [line["first_batch"] for line in same if "first_batch" in line]
+    for library, source, lines in kinds():
+        waits = [line["first_batch"] for line in lines if "first_batch" in line]
         wait = f"{median(waits):.1f} s" if waits else ""
-        source, method = PATHS.get(path, path), same[-1]["method"]
-        rows.append([library, source, method, *rates, wait, version or ""])
+        last = lines[-1]
+        rows.append([library, source, last["method"], *rates(lines), wait, last["version"] or ""])
     return table(*rows)
 
 
-def _rate(lines: list[Row]) -> str:
-    return f"{median(line['images_per_second'] for line in lines):,.0f}" if lines else ""
+def peers_in_short() -> str:
+    """Images/s of each library."""
+    head: list[object] = ["library", "images come from", "without teacher", "with teacher"]
+    return table(head, *([name, source, *rates(lines)] for name, source, lines in kinds()))
+
+
+def kinds() -> list[tuple[str, str, list[Row]]]:
+    """Library, source of its images, and lines, with our own first."""
+    found: dict[tuple[str, str], list[Row]] = {("mrdc", path): [] for path in PATHS}
+    for line in read("peers"):
+        found.setdefault((line["library"], line["path"]), []).append(line)
+    return [(name, PATHS.get(path, path), lines) for (name, path), lines in found.items() if lines]
+
+
+def rates(lines: list[Row]) -> list[str]:
+    """Without and with a teacher."""
+    found = []
+    for teacher in (False, True):
+        speeds = [line["images_per_second"] for line in lines if line["teacher"] is teacher]
+        found.append(f"{median(speeds):,.0f}" if speeds else "")
+    return found

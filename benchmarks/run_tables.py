@@ -100,7 +100,8 @@ def pairs(label: str, budget: str = "20/class") -> str:
         if base == recipe or not originals:
             continue
         both = [(originals[run["seed"]], run) for run in compressed if run["seed"] in originals]
-        both = [(a, b) for a, b in both if a["accuracy"][0] == b["accuracy"][0]]
+        first = "head_accuracy"  # of one network, while iCaRL's class means depend on the memory
+        both = [(a, b) for a, b in both if a[first][0] == b[first][0]]
         if not both:
             continue
         key = "average_incremental_accuracy"

@@ -32,7 +32,7 @@ def times() -> str:
 
 def steps() -> str:
     """Images/s of the training step."""
-    kinds = ("plain", "recorded", "compiled", "stem", "usual")
+    kinds = ("plain", "recorded", "compiled", "stem", "teacher", "usual")
     rates: list[list[object]] = [["step", "batch", *kinds, "usual / compiled, seconds"]]
     lines = read("step")
     for name, batch in dict.fromkeys((r["method"], r["batch"]) for r in lines):

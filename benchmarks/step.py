@@ -3,8 +3,9 @@
     plain      bf16
     recorded   as a CUDA graph
     compiled   recorded, and compiled by torch
-    stem       compiled, with the operator of `mrdc.nn.stem`
-    usual      compiled, with that of `mrdc.nn.folded` for the teacher, too: what runs do
+    stem       and with the operator of `mrdc.nn.stem`
+    teacher    and with those of `mrdc.nn.folded` for the teacher
+    usual      and without the maps that the loss does not read: what runs do
 
 Variants take turns. `ratio` is to `compiled`.
 """
@@ -20,6 +21,7 @@ from unittest.mock import patch
 import torch
 
 from common import SEED, emit, machine, race
+from mrdc.methods.base import reads_maps
 from mrdc.methods.options import make_method
 from mrdc.nn.compile import compiled
 from mrdc.nn.net import Net
@@ -30,12 +32,13 @@ from mrdc.training.settings import LearnSettings
 
 CLASSES = (100, 20)
 TEACHER = {"icarl": False, "lucir": True, "podnet": True}
-VARIANTS = {  # recorded, compiled, with the stem's operator, with the teacher's
-    "plain": (False, False, False, False),
-    "recorded": (True, False, False, False),
-    "compiled": (True, True, False, False),
-    "stem": (True, True, True, False),
-    "usual": (True, True, True, True),
+VARIANTS = {  # recorded, compiled, maps of all stages, the stem's operator, the teacher's
+    "plain": (False, False, True, False, False),
+    "recorded": (True, False, True, False, False),
+    "compiled": (True, True, True, False, False),
+    "stem": (True, True, True, True, False),
+    "teacher": (True, True, True, True, True),
+    "usual": (True, True, False, True, True),
 }
 
 
@@ -51,7 +54,7 @@ def operators(stem: bool, folded: bool) -> Iterator[None]:
 
 def stepper(name: str, variant: str, given: argparse.Namespace) -> Callable[[], None]:
     """A function that trains for a round, after warm-up and recording."""
-    records, compiles, *wanted = VARIANTS[variant]
+    records, compiles, stages, *wanted = VARIANTS[variant]
     torch.manual_seed(SEED)
     method, device = make_method(name), given.device
     architecture = make_architecture(LearnSettings(size=given.size), method)
@@ -63,7 +66,10 @@ def stepper(name: str, variant: str, given: argparse.Namespace) -> Callable[[], 
     with operators(*wanted):
         for each in (net, old) if compiles else ():
             if each is not None:
-                each.compiled = frozenset((given.batch,)), compiled(each)
+                each.compiled = (
+                    frozenset((given.batch,)),
+                    compiled(each, stages or reads_maps(method)),
+                )
     sides = (given.batch, 3, given.size, given.size)
     images = torch.randint(0, 256, sides, device=device, dtype=torch.uint8)
     labels = torch.randint(0, sum(CLASSES), (given.batch,), device=device)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
-from peer_tables import peers
+from peer_tables import peers, peers_in_short
 from run_tables import (
     compared,
     grid,
@@ -31,7 +31,7 @@ from speed_tables import (
     times,
 )
 
-NAMES = ("REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
+NAMES = ("README.md", "REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
 PAGES = [HERE.parent / name for name in NAMES]
 
 
@@ -124,6 +124,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ranks runs": ranks_runs,
     "plan costs": plan_costs,
     "peers": peers,
+    "peers in short": peers_in_short,
 }
 
 

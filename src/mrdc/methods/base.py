@@ -38,6 +38,7 @@ class Needs:
     body: Body = "plain"  # what the backbone becomes after the first phase
     replays: bool = True  # whether there is a memory
     clamp: float | None = None  # bound on every element of the gradients
+    maps: bool = False  # whether the loss reads the maps of all stages
 
 
 @dataclass(kw_only=True)
@@ -173,6 +174,13 @@ class Wrapper(Method):
         own = {field.name for field in fields(self)} & state.keys()
         super().load_state({name: state[name] for name in own})
         self.inner.load_state({name: state[name] for name in state.keys() - own})
+
+
+def reads_maps(method: Method) -> bool:
+    """Whether the loss may read the maps of all stages, as any loss from another package may."""
+    if isinstance(method, Wrapper) and reads_maps(method.inner):
+        return True
+    return method.needs.maps or not type(method).__module__.startswith("mrdc.")
 
 
 def names_first_phase(method: Method) -> bool:

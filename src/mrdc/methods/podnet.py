@@ -88,7 +88,7 @@ class PODNet(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(variant="pod", head=LSC, clamp=5.0)
+        return Needs(variant="pod", head=LSC, clamp=5.0, maps=True)
 
     @property
     def first_phase(self) -> str:

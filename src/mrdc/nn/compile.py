@@ -18,16 +18,22 @@ NETWORKS = 256  # compiled networks per process, each mode counting
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def compiled(net: Net) -> Maps:
+def compiled(net: Net, stages: bool = True) -> Maps:
     """Compile the backbone, for `net.compiled`.
 
     All networks of a process count towards one limit, beyond which nothing is compiled.
+
+    Args:
+        stages: whether to return the maps of all stages or only the last. Torch adds gradients of
+            zeros to maps that are returned but not used, which takes 3 % of a step.
     """
     keep_code()
     limit = torch._dynamo.config.recompile_limit
     torch._dynamo.config.recompile_limit = max(limit, NETWORKS)
     if is_folded(net):
         return torch.compile(lambda images: folded_maps(net, images), dynamic=False)
+    if not stages:
+        return torch.compile(lambda images: net._maps(images)[-1:], dynamic=False)
     return torch.compile(net._maps, dynamic=False)
 
 

@@ -19,7 +19,7 @@ Maps = Callable[[Tensor], tuple[Tensor, ...]]
 class Output(NamedTuple):
     """The outputs of a network for n images; all but the maps are in fp32."""
 
-    maps: tuple[Tensor, ...]  # one per stage, (n, c, h, w)
+    maps: tuple[Tensor, ...]  # of all stages, (n, c, h, w), or of the last if no loss reads others
     features: Tensor  # pooled last map, (n, d)
     scores: Tensor  # compared between classes to predict, (n, classes)
     logits: Tensor  # scores scaled for the loss, (n, classes)

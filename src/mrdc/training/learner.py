@@ -18,7 +18,7 @@ from mrdc.data.photo import content_digest
 from mrdc.data.stream import Stream
 from mrdc.distributed.group import world
 from mrdc.distributed.norms import synchronised
-from mrdc.methods.base import Method, names_first_phase
+from mrdc.methods.base import Method, names_first_phase, reads_maps
 from mrdc.methods.lesson import Lesson, Loss, Substitutes
 from mrdc.nn.checkpoint import Checkpoint, digest
 from mrdc.nn.compile import compiled, compiling
@@ -278,7 +278,7 @@ class ClassLearner(Learner):
         alone = world().size == 1  # synchronised batch norms do not compile
         for net in nets if wanted and self.bf16 and alone else []:
             if net not in self.compiled:
-                self.compiled[net] = compiled(net)
+                self.compiled[net] = compiled(net, reads_maps(self.method))
                 self.first_step = compiling(nets, together)
             net.compiled = frozenset((size, together)), self.compiled[net]
         try:
