@@ -26,8 +26,10 @@ def peers() -> str:
 
 def peers_in_short() -> str:
     """Images/s of each library."""
-    head: list[object] = ["library", "images come from", "without teacher", "with teacher"]
-    return table(head, *([name, source, *rates(lines)] for name, source, lines in kinds()))
+    rows: list[list[object]] = [["library", "images come from", "without teacher", "with teacher"]]
+    for name, source, lines in kinds():
+        rows.append([name, source, *rates(lines)])
+    return table(*rows)
 
 
 def kinds() -> list[tuple[str, str, list[Row]]]:

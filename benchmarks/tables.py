@@ -31,7 +31,8 @@ from speed_tables import (
     times,
 )
 
-NAMES = ("README.md", "REPRODUCTION.md", "docs/adapters.md", "docs/fading.md", "docs/scale.md")
+DOCS = ("adapters", "fading", "scale", "speed")
+NAMES = ("README.md", "REPRODUCTION.md", *(f"docs/{name}.md" for name in DOCS))
 PAGES = [HERE.parent / name for name in NAMES]
 
 
