@@ -3,13 +3,15 @@
 import errno
 import fcntl
 import os
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mrdc._utils.errors import OutputError, UsageError
-from mrdc._utils.files import sweep, try_lock, whole_file
+from mrdc._utils.files import Opened, sweep, try_lock, whole_file
 from mrdc.experiments.folder import lock
 
 
@@ -56,15 +58,15 @@ def test_a_file_system_without_locks_is_used_with_a_warning(
     assert "cannot be locked here: run one process at a time" in capsys.readouterr().err
 
 
-def test_what_killed_processes_left_is_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files being written, files of other names and new files are kept."""
-    names = [".a[.mrdc.0001.tmp", ".a[.mrdc.0002.tmp", ".b.mrdc.0003.tmp", ".a[.mrdc.new.tmp"]
-    for name in names:
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (0, 0) if "new" not in name else None)
-    with (tmp_path / names[1]).open("rb") as held:
-        assert try_lock(held)
+@pytest.mark.parametrize("make", [Path.touch, lambda path: (path / "inside").mkdir(parents=True)])
+def test_what_killed_processes_left_is_swept(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """What is being written, what is new and what has another name is kept."""
+    left, held, new = (tmp_path / f".a[.mrdc.0000000{n}.tmp" for n in range(3))
+    kept = [held, new, tmp_path / ".b.mrdc.00000003.tmp", tmp_path / ".a[.mrdc.backup.tmp"]
+    for path in (left, *kept):
+        make(path)
+        os.utime(path, None if path == new else (0, 0))
+    with closing(Opened(held)) as opened:
+        assert try_lock(opened)
         sweep(tmp_path / "a[.mrdc")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
+    assert sorted(tmp_path.iterdir()) == sorted(kept)

@@ -45,6 +45,18 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 @needs_datasets
+def test_an_empty_memory(tmp_path: Path) -> None:
+    """The data set has no rows, but the columns and the classes that the memory knows."""
+    from mrdc.adapters.hf import to_hf
+
+    empty = mrdc.ReplayMemory("100kB", class_names={0: "cat", 1: "dog"})
+    for data in (to_hf(empty), to_hf(mrdc.ReplayMemory("100kB"))):
+        assert (len(data), data.column_names) == (0, ["image", "label", "rank", "source"])
+        data.to_parquet(str(tmp_path / "m.parquet"))
+    assert to_hf(empty).features == to_hf(memory()).features
+
+
+@needs_datasets
 def test_other_columns_and_refusals() -> None:
     """Columns by name; a missing one is refused with the choices."""
     from mrdc.adapters.hf import from_hf, to_hf

@@ -4,12 +4,14 @@ import json
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
+from mrdc._utils.files import sweep
 from mrdc._utils.text import count, ratio, span
 from mrdc.cli.main import Screen
 from mrdc.data import open_images
@@ -98,6 +100,30 @@ def test_export_to_a_folder_that_torchvision_reads(memory: Path, tmp_path: Path,
     assert lines[0] == "file,label,class,rank,source,scale"
     assert lines[1].startswith("class0/000000.jpg,0,class0,0,class0/")
     assert "exists" in cli.refused("export", memory, "-o", tmp_path / "out")
+
+
+def test_a_killed_export_is_swept_by_the_next(memory: Path, tmp_path: Path) -> None:
+    """The unfinished folder of a live export and the user's files stay."""
+    out, mine = tmp_path / "out", tmp_path / ".out.old.tmp"
+    mine.mkdir()
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            export(open_memory(memory), out, progress=lambda count: os._exit(9))
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    (left,) = tmp_path.glob(".out.????????.tmp")
+    for folder in (left, mine):
+        os.utime(folder, (0, 0))
+
+    def meanwhile(count: int) -> None:
+        (live,) = tmp_path.glob(".out.????????.tmp")
+        os.utime(live, (0, 0))
+        sweep(out)
+        assert live.exists() and live != left
+
+    export(open_memory(memory), out, progress=meanwhile)
+    assert {path.name for path in tmp_path.glob("*out*")} == {"out", mine.name}
 
 
 def test_exported_files_of_every_kind_are_found_again(tmp_path: Path) -> None:

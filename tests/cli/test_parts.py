@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mrdc._utils.files import OpenFolder, try_lock
+from mrdc._utils.files import Opened, try_lock
 from mrdc.memory.manifest import MANIFEST
 from mrdc.memory.replay import ReplayMemory
 from tests.cli.conftest import FAST
@@ -59,7 +59,7 @@ def test_wrong_outputs_change_nothing(folder: Path, photos: Path, tmp_path: Path
     assert "invalid size 'big'" in cli.refused(*pack, tmp_path / "n", "--part-size", "big")
     too_small = cli.refused(*pack, tmp_path / "n", "--part-size", "1kB")
     assert "part size 1,000 is too small" in too_small and not (tmp_path / "n").exists()
-    held = OpenFolder(folder)
+    held = Opened(folder)
     assert try_lock(held)
     refused = cli.refused(*pack, folder, *parts, "--force")
     assert "m: another process is writing this memory; wait for it to finish" in refused

@@ -11,11 +11,12 @@ import torch
 import mrdc.detection.learner
 from mrdc.cli.progress import RunProgress
 from mrdc.codec import CODECS
+from mrdc.experiments.scenes import SceneExperiment
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg
 from tests.experiments.results import result
 from tests.processes import Cli
-from tests.scenes import tiny
+from tests.scenes import small, tiny
 
 FEW = ["--phases", "2", "--labelled", "6", "--unlabelled", "4", "--train.steps", "3"]
 FEW += ["--train.batch-size", "2", "--train.unlabelled-batch", "2", "--memory.budget", "2/phase"]
@@ -171,6 +172,24 @@ def test_a_damaged_image_is_refused_or_skipped(
     assert name not in {source for phase in (0, 1) for source in held.sources(phase)}
     assert cli(*command) == 0
     assert "Skipped, unreadable (1):" in cli.out
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_images_are_read_once_to_find_damaged_ones(bad: int, coco: Path) -> None:
+    """A test image that equals one of the pool counts only if that one is drawn."""
+    pool = [coco / "unlabelled" / f"{number}.jpg" for number in range(7)]
+    pool[0].parent.mkdir()
+    for number, path in enumerate(pool):
+        path.write_bytes(jpeg(number))
+    (coco / "images" / "0.jpg").write_bytes(b"junk" if bad else jpeg(0))
+    settings = small("supervised", data=str(coco), labelled=4, unlabelled=3, skip_bad=True)
+    drawn = {photo.id for part in SceneExperiment(settings).stream.unlabelled for photo in part}
+    for path in pool:
+        path.write_bytes(jpeg(101 if f"unlabelled/{path.name}" in drawn else 102))
+    read: list[int] = []
+    found = SceneExperiment(settings).check(lambda kind, fields: read.append(fields["images"]))
+    assert read == [*range(1, 15 + 7 + 3 + 1)]
+    assert (len(found.skipped), found.in_training) == (bad, ["101.jpg"])
 
 
 def test_too_many_damaged_images_are_refused(coco: Path, tmp_path: Path, cli: Cli) -> None:

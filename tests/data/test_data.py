@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import pickle
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,3 +195,17 @@ def test_a_source_that_does_not_exist_is_refused(source: str, message: str, tmp_
     """The message lists the choices."""
     with pytest.raises(DataError, match=message):
         check_source(source.format(tmp_path))
+
+
+def test_a_photo_takes_few_bytes(tmp_path: Path) -> None:
+    """Whatever the length of the folder's name: photos in one folder share it."""
+    folder = tmp_path / ("long name " * 20) / "class"
+    folder.mkdir(parents=True)
+    for number in range(500):
+        (folder / f"{number}.jpg").touch()
+    tracemalloc.start()
+    images = open_images(folder.parent)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 400 * len(images)
+    assert pickle.loads(pickle.dumps(images.photos[0][7])).load() == b""

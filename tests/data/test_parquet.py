@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -117,6 +118,15 @@ def test_shards_of_a_split_share_their_names(tmp_path: Path) -> None:
         "train-0.parquet/1",
         "train-1.parquet/1",
     ]
+
+
+def test_a_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its footer, which may be far away in a store, is read once for the schema and the rows."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    opened = Mock(wraps=pq.ParquetFile)
+    monkeypatch.setattr(pq, "ParquetFile", opened)
+    open_images(write(tmp_path / "x.parquet", table()))
+    opened.assert_called_once()
 
 
 def test_few_row_groups_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ from mrdc.detection.methods import UnbiasedTeacher
 from mrdc.detection.settings import DetectSettings, StepSettings
 from mrdc.detection.stream import SceneStream, make_scenes
 from mrdc.nn.checkpoint import Checkpoint
+from mrdc.training.phases import Session
 from mrdc.training.results import PhaseResult
+from mrdc.training.resume import Keeper
 from tests.helpers import KilledError, Remembers
 from tests.scenes import CPU, SMALL, SceneRun, scenes, small, splits, stream, tiny
 
@@ -184,7 +186,7 @@ def test_labelled_images_of_a_step_depend_on_its_number_only() -> None:
     """A chunk drawn alone equals that part of the whole sequence."""
     found, clock = scenes(range(5)), Clock()
     album = Album(found.photos, CPU, 1)
-    feed = SceneFeed(album, found.boxes, album, lambda step: (), SMALL, clock)
+    feed = SceneFeed(album, found.boxes, album, lambda steps: [()], SMALL, clock)
     parts = [list(feed.epoch(3, 7, chunk)) for chunk in range(6)]
     assert [step for part in parts for _, _, step, _, _ in part] == list(range(6))
     assert clock.seconds.keys() == {"decode"}  # waiting for images does not count as training
@@ -216,10 +218,10 @@ def test_unlabelled_images_come_from_the_current_pool() -> None:
     found = scenes(range(5))
     album = Album(found.photos, CPU, 1)
 
-    def pool(step: int) -> tuple[int, ...]:
-        return () if step < 2 else (1, 3)
+    def pools(steps: range) -> list[tuple[int, ...]]:
+        return [() if step < 2 else (1, 3) for step in steps]
 
-    feed = SceneFeed(album, found.boxes, album, pool, SMALL, Clock())
+    feed = SceneFeed(album, found.boxes, album, pools, SMALL, Clock())
     steps = [step for chunk in range(6) for step in feed.epoch(3, 7, chunk)]
     size = SMALL.train.unlabelled_batch
     assert size > 0 and [len(places) for *_, places in steps] == [0, 0, *[size] * 4]
@@ -227,6 +229,19 @@ def test_unlabelled_images_come_from_the_current_pool() -> None:
     for *_, images, places in steps:
         for image, place in zip(images, places, strict=True):
             assert torch.equal(image, next(album.groups([[place]]))[0])
+
+
+def test_a_teacher_decodes_no_unlabelled_image_during_burn_in() -> None:
+    """Burn-in ends inside the second chunk of three steps."""
+    train = replace(SMALL.train, steps=300, unlabelled_batch=4)
+    run = SceneRun(small("unbiased-teacher", options=("burn_in=0.0133",), train=train))
+    run.learner.start(Session(0, Keeper()))
+    feed = run.learner.feed
+    assert feed is not None
+    list(feed.epoch(3, 7, 0))
+    assert not feed.unlabelled._kept
+    counts = [len(places) for *_, places in feed.epoch(3, 7, 1)]
+    assert counts == [0, 4, 4] and len(feed.unlabelled._kept) == 4
 
 
 def test_duplicates_that_are_not_stored_do_not_count() -> None:

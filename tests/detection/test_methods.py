@@ -31,7 +31,8 @@ def task(steps: int = 10, count: int = 4) -> Task:
 
 def stepped(method: Supervised, model: FasterRCNN, step: int, **given_: Any) -> Tensor:
     """The loss of a step with the first two images of the pool, if it has any."""
-    places = list(method.pool(model, step))[:2]
+    (pool,) = method.pools(model, range(step, step + 1))
+    places = list(pool)[:2]
     images = given_.get("unknown", [shot.image for shot in shots(2)])
     torch.manual_seed(11)
     return method.loss(model, step, shots(), places, images[: len(places)])
@@ -94,7 +95,7 @@ def test_labels_are_found_by_their_image() -> None:
     method.start_phase(tiny(), task())
     given_ = torch.tensor([[1.0, 0, 0, 9, 9, 2], [1, 5, 5, 9, 9, 0], [3, 1, 2, 3, 4, 1]])
     method.load_state({"labels_": given_})
-    assert method.pool(tiny(), 0) == [1, 3]
+    assert method.pools(tiny(), range(1)) == [[1, 3]]
     counts = [len(boxes) for boxes in method.labels()]
     assert counts[:4] == [0, 2, 0, 1] and sum(counts) == 3
     np.testing.assert_array_equal(method.labels()[3], [[1, 2, 3, 4, 1]])

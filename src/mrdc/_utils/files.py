@@ -4,10 +4,11 @@ import errno
 import glob
 import os
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -108,8 +109,8 @@ def _sync_folder(folder: Path) -> None:
             ) from error
 
 
-class OpenFolder:
-    """A folder, opened to be locked."""
+class Opened:
+    """A file or folder, opened to be locked."""
 
     def __init__(self, path: Path):
         self._number, self.closed = os.open(path, os.O_RDONLY), False
@@ -123,7 +124,7 @@ class OpenFolder:
             os.close(self._number)
 
 
-def try_lock(file: IO[bytes] | OpenFolder, wait: bool = False) -> bool | None:
+def try_lock(file: IO[bytes] | Opened, wait: bool = False) -> bool | None:
     """Lock a file or folder until it is closed.
 
     Returns True; False if another process holds it; None if locks are not supported.
@@ -140,7 +141,7 @@ def try_lock(file: IO[bytes] | OpenFolder, wait: bool = False) -> bool | None:
     return True
 
 
-_locked: WeakSet[IO[bytes] | OpenFolder] = WeakSet()
+_locked: WeakSet[IO[bytes] | Opened] = WeakSet()
 
 
 def _leave_locks() -> None:
@@ -155,14 +156,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def sweep(path: Path) -> None:
-    """Remove unfinished files for a path that killed processes have left; stores have none."""
+    """Remove unfinished files and folders for a path that killed processes have left.
+
+    Only with a name from `beside`, and only if no process holds the lock; stores have none.
+    """
     if isinstance(path, StorePath):
         return
     with suppress(OSError):
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            with suppress(OSError), left.open("rb") as file:
+        for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+            with suppress(OSError), closing(Opened(left)) as opened:
                 settled = time.time() - left.stat().st_mtime > SETTLED
-                if settled and try_lock(file):
+                if not settled or not try_lock(opened):
+                    continue
+                if left.is_dir():
+                    shutil.rmtree(left)
+                else:
                     left.unlink()
 
 

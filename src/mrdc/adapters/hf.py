@@ -1,7 +1,6 @@
 """Memories as Hugging Face data sets, and back; the files of images stay the same bytes."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import datasets
@@ -17,7 +16,8 @@ def to_hf(memory: ReplayMemory) -> datasets.Dataset:
     The images are the stored files. `to_parquet` of the result writes the Hub's format, and
     `push_to_hub` publishes it.
     """
-    names = [memory.class_names.get(label, str(label)) for label in range(max(memory.labels) + 1)]
+    highest = max([*memory.labels, *memory.class_names], default=-1)
+    names = [memory.class_names.get(label, str(label)) for label in range(highest + 1)]
     distinct = len(set(names)) == len(names)
     features = datasets.Features(
         {
@@ -27,16 +27,14 @@ def to_hf(memory: ReplayMemory) -> datasets.Dataset:
             "source": datasets.Value("string"),
         }
     )
-    rows = list(_rows(memory))
-    return datasets.Dataset.from_list(rows, features=features)
-
-
-def _rows(memory: ReplayMemory) -> Iterator[dict[str, Any]]:
-    photos = memory.examples().photos
-    about = zip(photos, memory.targets.tolist(), memory.ranks.tolist(), strict=True)
-    for index, (photo, label, rank) in enumerate(about):
-        image = {"bytes": memory.encoded(index), "path": None}
-        yield {"image": image, "label": label, "rank": rank, "source": photo.id}
+    files = (memory.encoded(index) for index in range(len(memory)))
+    columns = {
+        "image": [{"bytes": file, "path": None} for file in files],
+        "label": memory.targets.tolist(),
+        "rank": memory.ranks.tolist(),
+        "source": [photo.id for photo in memory.examples().photos],
+    }
+    return datasets.Dataset.from_dict(columns, features=features)
 
 
 def from_hf(

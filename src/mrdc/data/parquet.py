@@ -24,6 +24,7 @@ MAX_GROUP = 1 << 30  # bytes of images in a row group
 KEPT = 1 << 28  # bytes of row groups that are kept
 ROWS = 64  # read at a time while opening a file
 Part = tuple[Any, Any, Callable[[int], Loader]]  # images and classes of some rows, and loaders
+Table = tuple[Any, Callable[[str, str], Iterator[Part]]]  # schema, and parts of two columns
 
 
 def read_table(path: Path, prefix: str = "", columns: Columns | None = None) -> ImageSet:
@@ -32,16 +33,16 @@ def read_table(path: Path, prefix: str = "", columns: Columns | None = None) -> 
     Classes that the schema names are all there, even if they have no image.
     """
     arrow()
-    if isinstance(path, StorePath) and path.suffix.lower() == ".arrow":
+    is_arrow = path.suffix.lower() == ".arrow"
+    if isinstance(path, StorePath) and is_arrow:
         raise DataError(f"{path}: Arrow files are mapped, so they must be local; copy it")
     with _errors(path):
-        parts = _arrow_parts if path.suffix.lower() == ".arrow" else _parquet_parts
-        schema = _schema(path)
+        schema, parts = _open_arrow(path) if is_arrow else _open_parquet(path)
         image, label = find_columns(path, schema, columns)
         names = class_names(schema, label)
         prefix = prefix or f"{path.name}/"
         entries: list[Entry] = []
-        for images, labels, load in parts(path, image, label):
+        for images, labels, load in parts(image, label):
             entries += rows_of(path, prefix, len(entries), images, labels, names, load)
     if not entries:
         raise DataError(f"{path}: has no rows")
@@ -58,12 +59,6 @@ def _errors(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({line})") from None
 
 
-def _schema(path: Path) -> Any:
-    if path.suffix.lower() == ".arrow":
-        return _batches(str(path), _stamp(path))[0].schema
-    return _parquet(str(path)).schema_arrow
-
-
 # Parquet: images are read with their row group
 
 
@@ -73,8 +68,12 @@ def _parquet(path: str) -> Any:
     return arrow("pyarrow.parquet").ParquetFile(source)
 
 
-def _parquet_parts(path: Path, image: str, label: str) -> Iterator[Part]:
+def _open_parquet(path: Path) -> Table:
     file = _parquet(str(path))
+    return file.schema_arrow, partial(_parquet_parts, path, file)
+
+
+def _parquet_parts(path: Path, file: Any, image: str, label: str) -> Iterator[Part]:
     for group in range(file.num_row_groups):
         _check_group(path, file.metadata.row_group(group), image)
         start = 0
@@ -167,8 +166,12 @@ def _batches(path: str, stamp: int) -> list[Any]:
     return found
 
 
-def _arrow_parts(path: Path, image: str, label: str) -> Iterator[Part]:
+def _open_arrow(path: Path) -> Table:
     stamp = _stamp(path)
+    return _batches(str(path), stamp)[0].schema, partial(_arrow_parts, path, stamp)
+
+
+def _arrow_parts(path: Path, stamp: int, image: str, label: str) -> Iterator[Part]:
     for number, batch in enumerate(_batches(str(path), stamp)):
         load = partial(_arrow_loader, str(path), stamp, image, number)
         yield batch.column(image), batch.column(label), load

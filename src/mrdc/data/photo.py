@@ -3,7 +3,9 @@
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -85,7 +87,21 @@ def check_bytes(count: int, name: str) -> None:
 
 def file_photo(path: str, name: str) -> Photo:
     """A photo stored in its own file."""
-    return Photo(name, partial(_read, path, name))
+    folder = path.removesuffix(name)
+    if folder == path:
+        return Photo(name, partial(_read, path, name))
+    return Photo(name, _InFolder(sys.intern(folder), name))
+
+
+@dataclass(frozen=True, slots=True)
+class _InFolder:
+    """Reads a file by its name in a folder; small, as there may be millions in one folder."""
+
+    folder: str
+    name: str
+
+    def __call__(self) -> bytes:
+        return _read(self.folder + self.name, self.name)
 
 
 def store_photo(url: str, name: str, size: int) -> Photo:

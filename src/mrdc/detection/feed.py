@@ -23,14 +23,14 @@ CHUNKS = 100  # parts of a phase, after each of which it can be resumed
 class SceneFeed:
     """Batches of a phase, chunk by chunk; the labelled images of a step depend on its number only.
 
-    `pool` gives the unlabelled images to draw from, at the first step of a chunk. With several
+    `pools` gives the unlabelled images that each step of a chunk draws from. With several
     processes, this one gets its part of every batch.
     """
 
     labelled: Album  # followed by the copies
     boxes: Sequence[Boxes]  # of the labelled images, with labels
     unlabelled: Album
-    pool: Callable[[int], Sequence[int]]
+    pools: Callable[[range], Sequence[Sequence[int]]]
     settings: SceneSettings
     clock: Clock
     copies: Copies | None = None  # of labelled images
@@ -49,11 +49,11 @@ class SceneFeed:
             for copies in (None, self.copies)
         )
         self.images = sum(map(len, known))
-        pool, size = self.pool(steps.start), self.settings.train.unlabelled_batch
-        unknown: list[list[int]] = [[] for _ in steps]
-        if pool:
-            drawn = (sampled(len(pool), size, step, seed + 1) for step in steps)
-            unknown = [[pool[place] for place in places] for places in drawn]
+        size = self.settings.train.unlabelled_batch
+        unknown = [
+            [pool[place] for place in sampled(len(pool), size, step, seed + 1)] if pool else []
+            for step, pool in zip(steps, self.pools(steps), strict=True)
+        ]
         known, seen, unknown = ([*map(world().part, of)] for of in (known, seen, unknown))
         photos, scenes = self.unlabelled.groups(unknown), self.labelled.groups(seen)
         for step, places, images, others, more in zip(

@@ -143,8 +143,8 @@ class SceneLearner(Learner):
             Album(images, self.device, self.settings.threads)
             for images in (photos, stream.unlabelled[phase])
         )
-        pool, clock = partial(self.method.pool, self.model), self.session.clock
-        return SceneFeed(labelled, boxes, unlabelled, pool, self.settings, clock, copies)
+        pools, clock = partial(self.method.pools, self.model), self.session.clock
+        return SceneFeed(labelled, boxes, unlabelled, pools, self.settings, clock, copies)
 
     def train(self, resume: Stop | None, on_epoch: Callable[[Stop], None]) -> None:
         settings, train, phase = self.settings, self.settings.train, self.session.phase

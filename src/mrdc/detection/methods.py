@@ -79,9 +79,9 @@ class Supervised:
     def start_phase(self, model: FasterRCNN, task: Task) -> None:
         """Prepare a phase."""
 
-    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
-        """Indices of the unlabelled images to draw from, from this step on."""
-        return ()
+    def pools(self, model: FasterRCNN, steps: range) -> Sequence[Sequence[int]]:
+        """For each of the next steps, indices of the unlabelled images to draw from."""
+        return [()] * len(steps)
 
     def loss(
         self, model: FasterRCNN, step: int, known: Shots, places: list[int], unknown: list[Tensor]
@@ -128,17 +128,18 @@ class PseudoLabels(Supervised):
         self._take(None)
         self.first = round(self.burn_in * task.steps)
 
-    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
-        """Nothing during burn-in; then the images with labels."""
-        if step < self.first:
-            return ()
+    def pools(self, model: FasterRCNN, steps: range) -> Sequence[Sequence[int]]:
+        """Nothing if burn-in has not ended before them; then the images with labels."""
+        if steps.start < self.first:
+            return [()] * len(steps)
         if self.labels_ is None:
             rows, album = [torch.zeros(0, 6)], self.task.unlabelled
             for place, found in enumerate(detect(model, album, self.task.batch_size)):
                 boxes = torch.from_numpy(found.above(self.threshold))
                 rows.append(torch.cat([torch.full((len(boxes), 1), float(place)), boxes], 1))
             self._take(torch.cat(rows))
-        return range(len(self.task.unlabelled)) if self.keep_empty else list(self.by_place)
+        every = range(len(self.task.unlabelled))
+        return [every if self.keep_empty else list(self.by_place)] * len(steps)
 
     def loss(
         self, model: FasterRCNN, step: int, known: Shots, places: list[int], unknown: list[Tensor]
@@ -211,8 +212,10 @@ class UnbiasedTeacher(Supervised):
         self.counts = [0, 0]  # labels, and images they are of
         self.silent = 0  # steps in a row without a label
 
-    def pool(self, model: FasterRCNN, step: int) -> Sequence[int]:
-        return range(len(self.task.unlabelled))
+    def pools(self, model: FasterRCNN, steps: range) -> Sequence[Sequence[int]]:
+        """Nothing during burn-in; then all images."""
+        every = range(len(self.task.unlabelled))
+        return [every if step >= self.first else () for step in steps]
 
     def loss(
         self, model: FasterRCNN, step: int, known: Shots, places: list[int], unknown: list[Tensor]

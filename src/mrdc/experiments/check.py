@@ -1,9 +1,11 @@
 """Refuse settings and images that cannot be used, before any training."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.forked import Forked, cores, crew
@@ -146,13 +148,21 @@ def check_ranks(flag: str, images: int) -> None:
         )
 
 
-class Checked(NamedTuple):
+@dataclass(frozen=True)
+class Checked:
     """Images that a run leaves out, and test images that it also trains on."""
 
     skipped: list[str]  # the error of each unreadable image
     train_ids: list[str]  # ids of those images
     test_ids: list[str]
     in_training: list[str]  # test images identical to training images, byte for byte
+    twins: dict[str, set[str]] = field(default_factory=dict)  # those training images, by test image
+
+    def training_on(self, photos: Iterable[Photo]) -> "Checked":
+        """The same, if only these photos are trained on."""
+        ids = {photo.id for photo in photos}
+        both = [name for name, same in self.twins.items() if ids & same]
+        return replace(self, in_training=both)
 
 
 def check_photos(
@@ -180,12 +190,16 @@ def check_photos(
         more = [f"and {len(errors) - NAMED:,} more"] if len(errors) > NAMED else []
         raise ImageError("; ".join([*errors[:NAMED], *more]))
     n = len(train)
-    learned = {result for result in found[:n] if isinstance(result, bytes)}
+    learned = defaultdict[bytes | ImageError, set[str]](set)
+    for photo, result in zip(train, found[:n], strict=True):
+        learned[result].add(photo.id)
+    twins = {p.id: learned[r] for p, r in zip(test, found[n:], strict=True) if r in learned}
     return Checked(
         errors,
         [p.id for p, r in zip(train, found[:n], strict=True) if isinstance(r, ImageError)],
         [p.id for p, r in zip(test, found[n:], strict=True) if isinstance(r, ImageError)],
-        [p.id for p, r in zip(test, found[n:], strict=True) if r in learned],
+        list(twins),
+        twins,
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrdc.data.coco import open_scenes
+from mrdc.data.photo import Photo
 from mrdc.data.scenes import SceneSplits, check_sides, check_strips, shown_sides
 from mrdc.data.shapes import shapes_splits
 from mrdc.detection.detectors import build_detector
@@ -34,16 +35,26 @@ class SceneExperiment:
         return self.stream.fingerprint()[:16]
 
     def check(self, listener: Listener) -> Checked:
-        """Read every image, and refuse a budget that is too small."""
+        """Read every image once, and refuse what cannot be used."""
+        test, threads = self.stream.test.photos, self.settings.threads
+        if not self.settings.skip_bad:
+            self._check_rest()
+            return check_photos(self._trained_on(), test, threads, listener)
+        # Any image may be drawn once others are left out
+        every = [*self.splits.train.photos, *(self.splits.unlabelled or ())]
+        found = check_photos(every, test, threads, listener, skip=True)
+        drawn = SceneExperiment(self.settings, found) if found.skipped else self
+        drawn._check_rest()
+        return found.training_on(drawn._trained_on())
+
+    def _trained_on(self) -> list[Photo]:
+        """Images of all phases, with and without labels."""
+        known = self.stream.seen(self.settings.phases - 1).photos
+        return [*known, *(photo for photos in self.stream.unlabelled for photo in photos)]
+
+    def _check_rest(self) -> None:
+        """Refuse a budget that is too small, wrong sizes, and weights that do not fit."""
         settings, stream = self.settings, self.stream
-        known = stream.seen(settings.phases - 1).photos
-        drawn = [photo for photos in stream.unlabelled for photo in photos]
-        if settings.skip_bad:  # any of them may be drawn once others are left out
-            every = [*self.splits.train.photos, *(self.splits.unlabelled or ())]
-            found = check_photos(every, stream.test.photos, settings.threads, listener, skip=True)
-            if found.skipped:
-                drawn_now = SceneExperiment(settings, found).check(listener)
-                return found._replace(in_training=drawn_now.in_training)
         exemplars = make_scene_exemplars(settings, stream)
         if exemplars is not None:
             exemplars.check()
@@ -51,14 +62,11 @@ class SceneExperiment:
             check_sides(scenes, settings.threads)
             check_strips(scenes.photos, scenes.sides, settings.long)
         if stream.truth is None:  # a separate pool; otherwise they are among the above
+            drawn = [photo for photos in stream.unlabelled for photo in photos]
             check_strips(drawn, shown_sides(drawn, settings.threads), settings.long)
-        found = check_photos(
-            [*known, *drawn], stream.test.photos, settings.threads, listener, settings.skip_bad
-        )
         if settings.weights is not None:
             sides = {"short": settings.short, "long": settings.long}
             build_detector(settings.detector, 1, **sides, weights=settings.weights)
-        return found
 
     def learn(self, keeper: Keeper) -> RunResult:
         result = run_scenes(self.settings, self.stream, keeper)

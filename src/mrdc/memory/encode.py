@@ -28,7 +28,7 @@ class Encoding:
         return f"{self.codec}{setting} by {self.encoder}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """An encoded image, as it is stored."""
 

@@ -10,14 +10,23 @@ import shutil
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from mrdc._utils import stores
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
-from mrdc._utils.files import beside, check_folder, check_name, output_errors, whole_file
+from mrdc._utils.files import (
+    Opened,
+    beside,
+    check_folder,
+    check_name,
+    output_errors,
+    sweep,
+    try_lock,
+    whole_file,
+)
 from mrdc._utils.store_path import StorePath
 from mrdc._utils.text import harmless
 from mrdc.codec.image import decode
@@ -51,9 +60,11 @@ def export(
 
     Shrunk images stay small: the manifest or the JSON gives their scale, and boxes are scaled.
     The default format is webdataset if the output ends in .tar, coco for images with
-    boxes, and folder otherwise. An error leaves no partial output.
+    boxes, and folder otherwise. An error leaves no partial output, and what killed processes
+    have left is removed.
     """
     check_name(output)
+    sweep(output)
     if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; choose a new path")
     check_folder(output)
@@ -146,8 +157,10 @@ def _whole_folder(output: Path, last: str) -> Iterator[Path]:
         temporary = beside(output.absolute())
         try:
             temporary.mkdir()
-            yield temporary
-            temporary.rename(output)
+            with closing(Opened(temporary)) as opened:
+                try_lock(opened)  # until it is complete, so that `sweep` knows it is being written
+                yield temporary
+                temporary.rename(output)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

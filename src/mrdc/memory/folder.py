@@ -20,7 +20,7 @@ from typing import Any
 
 from mrdc._utils import stores
 from mrdc._utils.errors import MemoryFileError, OutputError
-from mrdc._utils.files import OpenFolder, output_errors, try_lock
+from mrdc._utils.files import Opened, output_errors, try_lock
 from mrdc._utils.store_path import StorePath
 from mrdc.data.scenes import Boxes
 from mrdc.memory.accounting import metadata, optional_arrays
@@ -155,7 +155,7 @@ def writing(folder: Path) -> Iterator[None]:
     with output_errors(folder):
         made = not folder.exists()
         folder.mkdir(exist_ok=True)
-        opened = OpenFolder(folder)
+        opened = Opened(folder)
     try:
         if try_lock(opened) is False:
             raise OutputError(
