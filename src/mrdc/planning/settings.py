@@ -12,7 +12,7 @@ from mrdc._utils.store_path import as_path
 QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
 Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
 CRITERION: Criterion = "ratio-per-image"  # the default
-EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.03}  # default bounds; 0.5 is the paper's
+EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.05}  # default bounds; 0.5 is the paper's
 BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
 Location = Annotated[
@@ -45,7 +45,7 @@ class SearchSettings:
     """What decides. volume-ratio: R_q, as in the paper; ratio-per-image: r, which is R_q per stored
     image; discrepancy: how well the stored images stand in for all originals."""
     epsilon: float | None = None
-    """A quality passes if R_q (by default 0.5) or r (0.03) is within this of 1."""
+    """A quality passes if R_q (by default 0.5) or r (0.05) is within this of 1."""
     rule: Literal["contiguous", "paper"] = "contiguous"
     """For R_q and r. contiguous: every better quality must pass too; paper: any that passes."""
     pairing: Literal["paired", "independent"] = "paired"
