@@ -3,10 +3,13 @@
 import json
 from collections.abc import Iterator
 from statistics import mean, median, stdev
+from unittest.mock import patch
 
 from common import RESULTS, Row, read, table
+from mrdc._utils.text import ratio
 from mrdc.detection.methods import SCENE_METHODS
 from mrdc.experiments.presets import COLUMNS, TABLE_1
+from mrdc.planning.settings import EPSILON
 from mrdc.report.choices import choice
 from mrdc.report.figures import Grid
 from mrdc.report.runs import find_runs
@@ -135,7 +138,7 @@ def grid(label: str, budget: str) -> str:
                 f"{run['average_incremental_accuracy']:.2f}",
                 f"{run['accuracy'][-1]:.2f}",
                 f"{run['initial_forgetting']:.2f}",
-                f"{measured['by_phase'][0]:.3f}",
+                ratio(measured["by_phase"][0]),
                 f"{measured['ratio_per_image'][0]:.4f}",
                 f"{measured['discrepancy'][0]:.4f}",
             ]
@@ -177,6 +180,19 @@ def regret(*labels: str) -> str:
     parts = choice([run for run in runs if run.phases]).parts
     grids = [part for part in parts if isinstance(part, Grid)]
     return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in grids)
+
+
+def bounds(*labels: str) -> str:
+    """What r loses with other bounds: the rows of r in tables of `regret`."""
+    rows: list[list[object]] = [["r within", "mean", "interval", "worst"]]
+    for bound in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1):
+        with patch.dict(EPSILON, {"ratio-per-image": bound}):
+            lines = regret(*labels).splitlines()
+        _, _, *lost = (
+            next(line for line in lines if line.startswith("| r |")).strip("| ").split(" | ")
+        )
+        rows.append([bound, *lost])
+    return table(*rows)
 
 
 def with_error(differences: list[float]) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from adapter_tables import buffers, same_bytes, strategies
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
+from mrdc._utils.text import ratio
 from peer_tables import peers, peers_in_short
 from run_tables import (
+    bounds,
     compared,
     grid,
     matched,
@@ -47,7 +49,7 @@ def plans() -> str:
     for plan in read("plan"):
         exact = any("l2" in candidate for candidate in plan["candidates"])
         parts.append(
-            f"{plan['label']}, {plan['budget']['text']}, {plan['pairing']}, "
+            f"{plan['label']}, {plan['budget']['text']}, r within {plan['epsilon']}, "
             f"{plan['seconds']:.0f} s\n(commit {plan['commit']}, {plan['gpu'] or plan['cpu']})\n"
         )
         head = ["candidate", "bytes/image", "images", "R_q", "r", "discrepancy", "verdict"]
@@ -55,7 +57,7 @@ def plans() -> str:
         for c in plan["candidates"]:
             label = f"**{name(c)}**" if c["verdict"] == "chosen" else name(c)
             each = f"{c['bytes'] / c['quantity']:,.0f}"
-            ratios = [f"{c['volume_ratio']:.3f}", f"{c['ratio_per_image']:.4f}"]
+            ratios = [ratio(c["volume_ratio"]), f"{c['ratio_per_image']:.4f}"]
             measured = [*ratios, f"{c['discrepancy']:.4f}"]
             cells = [label, each, f"{c['quantity']:,}", *measured, c["verdict"]]
             if exact:
@@ -98,8 +100,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "pairs cub": lambda: pairs("cub"),
     "grid cub": lambda: grid("cub", "5/class"),
     "grid flowers": lambda: grid("flowers", "5/class"),
+    "grid cifar": lambda: grid("cifar", "5/class"),
+    "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
-    "regret": lambda: regret("cub", "flowers", "textures-grid"),
+    "regret": lambda: regret("cub", "flowers", "cifar", "hands", "textures-grid"),
+    "bounds": lambda: bounds("cub", "flowers", "cifar", "hands", "textures-grid"),
     "trials cub": lambda: trials("cub-trials"),
     "runs textures": lambda: compared("textures", "8/class"),
     "pairs textures": lambda: pairs("textures", "8/class"),
