@@ -348,7 +348,7 @@ def test_the_networks_that_learn_are_compiled(method: str, monkeypatch: pytest.M
         assert self.model.compiled is not None and self.model.compiled[0] == {16} | more
         seen.append((len(nets), bool(more)))
 
-    monkeypatch.setattr(mrdc.training.learner, "compiled", lambda net: net)
+    monkeypatch.setattr(mrdc.training.learner, "compiled", lambda net, stages: net)
     monkeypatch.setattr(ClassLearner, "fit", look)
     small_run(method, compile="yes", precision="bf16").learn(0, 1, 2)
     assert seen == [(1, False), *[(2, method == "tpcil")] * 2]
