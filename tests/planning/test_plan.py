@@ -74,7 +74,7 @@ def test_sentence_gives_the_reason_of_the_criterion(photos: Path, criterion: str
     assert said.startswith("Store all 24 images as jpeg 75 instead of 8 originals: ")
     assert re.search(why, said)
     assert said.endswith(". A lower quality would gain nothing: all images fit.")
-    bound = {"volume-ratio": 0.5, "ratio-per-image": 0.03}.get(criterion)
+    bound = {"volume-ratio": 0.5, "ratio-per-image": 0.05}.get(criterion)
     assert (found.to_json()["criterion"], found.to_json()["epsilon"]) == (criterion, bound)
 
 
