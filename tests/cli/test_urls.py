@@ -124,7 +124,7 @@ def test_a_run_is_published(
     assert json.loads(last)["accuracy"] == found["accuracy"]
     assert cli("run", *flags) == 0
     flags[flags.index("--out") + 1] = str(tmp_path / "other")
-    assert f"{bucket}/run: has another run" in cli.refused("run", *flags)
+    assert f"{bucket}/run: holds another run" in cli.refused("run", *flags)
     assert not (tmp_path / "other").exists()
 
 
