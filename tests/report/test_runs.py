@@ -1,5 +1,6 @@
 """Reading run folders: what counts as a run, its order, groups over seeds, and damage."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,11 @@ def test_damage_is_reported(tmp_path: Path) -> None:
         (run / "config.json").write_text(text)
         found = read_run(run)
         assert found.phases == [] and "config.json cannot be read" in found.problems[0]
+
+
+def test_settings_that_a_damaged_file_lacks_are_unknown(tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["settings"]["memory"] = {"codec": ["jpeg"]}
+    (run / "config.json").write_text(json.dumps(config))
+    assert read_run(run).label() == "lucir-mrdc, ?, quality ?"

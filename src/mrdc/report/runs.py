@@ -83,8 +83,8 @@ class RunRecord:
 
     @property
     def memory(self) -> Json:
-        """The settings of the memory."""
-        return dict(self.settings["memory"])
+        """The settings of the memory; "?" for those that a damaged file lacks."""
+        return {"budget": "?", "quality": "?", **self.settings["memory"]}
 
     @property
     def replays(self) -> bool:
