@@ -41,7 +41,7 @@ def prepare(folder: Path) -> Case:
 
     def rank(count: int) -> None:
         """Pick 200 images of one class."""
-        rows = np.random.default_rng(0).random((count, 128), np.float32)
+        rows = np.random.default_rng(0).random((count, 8), np.float32)  # fit the caches
         lazy_ranking(herding, rows, 0)[:200]
 
     def fill(count: int) -> None:
