@@ -17,7 +17,9 @@ from common import SEED
 
 def drawn(folder: Path, rng: Random) -> list[Path]:
     """The images of a folder, shuffled."""
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".jpg", ".png"))
+    files = sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in (".jpg", ".jpeg", ".png")
+    )
     rng.shuffle(files)
     return files
 
