@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from mrdc.methods.lucir import less_forget
 from mrdc.methods.podnet import PODNet, cluster, nca_official, nca_paper, pod_spatial
 from mrdc.methods.shared import balanced
 from mrdc.nn.heads import LSC, Split
+from mrdc.nn.net import Net
 from tests.helpers import (
     Says,
     after_a_phase,
@@ -154,7 +156,7 @@ def test_podnet_weighs_distillation_by_all_classes_over_the_new(
     """sqrt(60 / 10) for 50 + 10: the new classes count as seen."""
     maps = tuple(torch.randn(2, 3, 4, 4) for _ in range(4))
     others = tuple(torch.randn(2, 3, 4, 4) for _ in range(4))
-    a, b = torch.randn(2, 6), torch.randn(2, 6)
+    a, b = torch.randn(2, 6, requires_grad=True), torch.randn(2, 6)
     logits, y = torch.randn(2, 60), torch.tensor([3, 55])
     method = PODNet(spatial=spatial, flat=flat, nca="ce")
     teacher = says(torch.zeros(2, 50), b, others)
@@ -231,3 +233,29 @@ def test_finetuning_trains_all_proxies_and_nothing_else(norm: Any) -> None:
 
     PODNet().before_store(lesson(model=net))  # in the first phase `fit` would raise
     PODNet(finetune_epochs=0).before_store(lesson(model=net, teacher=teacher))
+
+
+def finetuned(asked: bool) -> Tensor:
+    """Proxies after finetuning, with or without asking the teacher."""
+    torch.manual_seed(0)
+    net, teacher = after_a_phase("pod", LSC)
+    method, nobody = PODNet(finetune_epochs=2), cast(Net, SimpleNamespace(classes=2))
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        if not asked:
+            return method.loss(net, nobody, x, y)
+        out = net(x)
+        moving = out._replace(features=out.features.requires_grad_())
+        kept = method.preservation(net, teacher, moving, x, y)
+        assert kept > 0
+        return method.classification(net, out, y) + kept
+
+    memory, new, fit = examples([0, 0, 1, 1]), examples([2, 2]), training(net, loss, [])
+    now = lesson(model=net, teacher=teacher, fit=fit, memory=memory, preview=lambda _: new)
+    method.before_store(now)
+    return cast(Split, net.head).rows.detach()
+
+
+def test_finetuning_does_not_ask_the_teacher() -> None:
+    """Distillation has no gradients for the proxies."""
+    assert torch.equal(finetuned(True), finetuned(False))

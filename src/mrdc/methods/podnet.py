@@ -114,6 +114,8 @@ class PODNet(Method):
         return nca_paper(out.logits, y, model.head.scale * self.margin)
 
     def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
+        if not out.features.requires_grad:  # proxies alone are trained, and get no gradients here
+            return out.features.new_zeros(())
         factor = math.sqrt(model.classes / (model.classes - old.classes))
         reference = old(x)
         maps = (compiled_pod() if model.compiles(x) else pod_spatial)(out.maps, reference.maps)
