@@ -19,6 +19,7 @@ DATA = (
     ("cub", "CUB-200-2011", "#0072b2"),
     ("flowers", "Flowers-102", "#d55e00"),
     ("cifar", "CIFAR-10", "#009e73"),
+    ("tiny", "Tiny-ImageNet", "#e69f00"),
     ("hands", "hands", "#cc79a7"),
 )
 

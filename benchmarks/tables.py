@@ -95,16 +95,18 @@ def studies() -> str:
     return table(*rows) + "\n" + "\n".join(answers) + "\n"
 
 
+GRIDS = ("cub", "flowers", "cifar", "tiny", "hands", "textures-grid")
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
     "pairs cub": lambda: pairs("cub"),
     "grid cub": lambda: grid("cub", "5/class"),
     "grid flowers": lambda: grid("flowers", "5/class"),
     "grid cifar": lambda: grid("cifar", "5/class"),
+    "grid tiny": lambda: grid("tiny", "5/class"),
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
-    "regret": lambda: regret("cub", "flowers", "cifar", "hands", "textures-grid"),
-    "bounds": lambda: bounds("cub", "flowers", "cifar", "hands", "textures-grid"),
+    "regret": lambda: regret(*GRIDS),
+    "bounds": lambda: bounds(*GRIDS),
     "trials cub": lambda: trials("cub-trials"),
     "runs textures": lambda: compared("textures", "8/class"),
     "pairs textures": lambda: pairs("textures", "8/class"),

@@ -12,8 +12,9 @@ from torch import Tensor
 from torchvision.models import get_model
 
 from mrdc._utils.errors import ImageError, UsageError
+from mrdc.data.crops import short_side
 from mrdc.data.photo import Photo, digest
-from mrdc.nn.embed import Embedder, as_embedder, embed, load_embedder
+from mrdc.nn.embed import Embedder, as_embedder, embed, load_embedder, with_size
 from mrdc.nn.feature_cache import FeatureCache, open_cache
 from tests.conftest import CHEAP, jpeg, pixels, project
 
@@ -47,6 +48,34 @@ def test_lite0_is_deterministic_to_the_bit() -> None:
     assert rows.dtype == torch.float32
     assert torch.equal(embed(shots(1), embedder)[0][0], rows[0])
     assert torch.equal(embed(shots(11), embedder, threads=3)[0], rows)
+
+
+@pytest.mark.parametrize(
+    ("side", "size"), [(10, 64), (73, 64), (90, 72), (100, 80), (255, 216), (256, 224), (999, 224)]
+)
+def test_lite0_does_not_enlarge_images(side: int, size: int) -> None:
+    """Its input is the largest that they fill, of 64 to 224 px; the longer side does not matter."""
+    photos = [Photo(str(n), partial(pixels, n, side, 2 * side)) for n in range(3)]
+    assert with_size("lite0", photos) == f"lite0:{size}"
+    assert short_side(size) <= side or size == 64
+    assert load_embedder(f"lite0:{size}", device="cpu").size == size
+
+
+def test_the_size_of_most_images_counts() -> None:
+    """Only `lite0` gets a size, by a few images that can be read."""
+    small, large = (Photo(str(side), partial(pixels, 0, side, side)) for side in (80, 300))
+    assert with_size("lite0", [small, large, large]) == "lite0:224"
+    assert with_size("lite0", [small, small, large]) == "lite0:64"
+    bad = Photo("bad.jpg", lambda: b"text")
+    assert with_size("lite0", [bad, bad, small]) == "lite0:64"
+    assert with_size("lite0", [bad]) == with_size("lite0", []) == "lite0"
+    assert load_embedder("lite0", device="cpu").size == 224
+    for name in ("lite0:100", "torchvision:resnet18", "run:here"):
+        assert with_size(name, [small]) == name
+
+
+def test_sizes_have_their_own_cache() -> None:
+    assert load_embedder("lite0:64").key != load_embedder("lite0:72").key
 
 
 def test_unreadable_photos_raise_or_are_skipped() -> None:
@@ -177,7 +206,10 @@ def test_a_torchvision_network_with_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "weights", "message"),
     [
-        ("lite1", None, "unknown embed 'lite1': choose lite0, torchvision:NAME"),
+        ("lite1", None, "unknown embed 'lite1': choose lite0, lite0:SIZE, torchvision:NAME"),
+        ("lite0:big", None, "embed 'lite0:big': the size must be a number of pixels from 32 to"),
+        ("lite0:31", None, "embed 'lite0:31': the size must be"),
+        ("lite0:", None, "embed 'lite0:': the size must be"),
         ("lite0", "w.pth", "--weights needs --embed torchvision:NAME; lite0 has its own"),
         ("torchvision:resnet", None, "torchvision has no model 'resnet'"),
         ("torchvision:resnet18", None, "needs --weights FILE"),

@@ -1,4 +1,4 @@
-"""Embed images: `lite0`, `torchvision:NAME`, `run:FOLDER`, or any callable."""
+"""Embed images: `lite0:SIZE`, `torchvision:NAME`, `run:FOLDER`, or any callable."""
 
 import hashlib
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.threads import engine, ordered, workers
 from mrdc.codec.image import Pixels
-from mrdc.data.crops import centre, stack, tensor
+from mrdc.data.crops import centre, short_side, stack, tensor
 from mrdc.data.photo import Photo, digest
 from mrdc.data.views import centre_views
 from mrdc.distributed.group import world
@@ -29,6 +30,8 @@ from mrdc.nn.net import normalised
 
 Network = Callable[[Tensor], Tensor]
 CPU = torch.device("cpu")
+SIDES = 64, 224  # px: the smallest and the largest input of lite0, unless its name has another
+LOOKS = 20  # photos whose sides are looked up
 
 
 @dataclass(frozen=True)
@@ -88,21 +91,40 @@ def as_embedder(
     return Embedder(network, view=view)
 
 
+def with_size(name: str, photos: Sequence[Photo]) -> str:
+    """The name of an embedder for these photos: `lite0` gets a size, which does not enlarge them.
+
+    Enlarged images show their compression to the network as no network of their size sees it.
+    """
+    if name != "lite0":
+        return name
+    sides = []
+    for photo in photos[:: max(1, len(photos) // LOOKS)]:
+        with suppress(ImageError):
+            sides.append(min(photo.pixels().shape[:2]))
+    least, most = SIDES
+    fitting = (size for size in range(most, least, -8) if short_side(size) <= median(sides))
+    return f"lite0:{next(fitting, least)}" if sides else name
+
+
 def load_embedder(name: str, weights: Path | None = None, device: str = "auto") -> Embedder:
-    """An embedder by name: `lite0`, `torchvision:NAME` with a weights file, or `run:FOLDER`."""
+    """An embedder by name: `lite0` or `lite0:SIZE`, `torchvision:NAME` with a weights file, or
+    `run:FOLDER`."""
     where = pick_device(device)
     kind, _, rest = name.partition(":")
     if weights is not None and kind != "torchvision":
         raise UsageError(f"--weights needs --embed torchvision:NAME; {name} has its own weights")
-    if name == "lite0":
+    if kind == "lite0":
         from mrdc.nn.lite0 import fuse, lite0
 
+        size = _size(name, rest) if ":" in name else SIDES[1]
         lite = fuse(lite0())
 
         def features(images: Tensor) -> Tensor:
             return lite.features((images - 127) / 128)
 
-        return network_embedder(lite, features, device=where, key="lite0-57934424-2")
+        key = f"lite0-57934424-2-{size}"
+        return network_embedder(lite, features, size=size, device=where, key=key)
     if name.startswith("torchvision:"):
         return _torchvision(rest, weights, where)
     if name.startswith("run:"):
@@ -110,8 +132,15 @@ def load_embedder(name: str, weights: Path | None = None, device: str = "auto") 
         key = f"run-{state_digest(network.state_dict())[:16]}-{size}"
         return network_embedder(network, network.features, size=size, device=where, key=key)
     raise UsageError(
-        f"unknown embed {name!r}: choose lite0, torchvision:NAME with --weights, or run:FOLDER"
+        f"unknown embed {name!r}: choose lite0, lite0:SIZE, torchvision:NAME with --weights, or "
+        "run:FOLDER"
     )
+
+
+def _size(name: str, text: str) -> int:
+    if not text.isdecimal() or not 32 <= int(text) <= 1024:
+        raise UsageError(f"embed {name!r}: the size must be a number of pixels from 32 to 1024")
+    return int(text)
 
 
 def _torchvision(name: str, weights: Path | None, device: torch.device) -> Embedder:

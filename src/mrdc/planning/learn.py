@@ -213,11 +213,11 @@ class Replay:
         )
 
     def _features(self, photos: Sequence[Photo], stage: str) -> Tensor:
-        from mrdc.nn.embed import as_embedder, embed, load_embedder
+        from mrdc.nn.embed import as_embedder, embed, load_embedder, with_size
 
         if self._embedder is None:
             given = as_embedder(self.embed, self.view)
-            self._embedder = given or load_embedder(str(self.embed))
+            self._embedder = given or load_embedder(with_size(str(self.embed), photos))
         count = self.progress(stage, len(photos))
         return embed(photos, self._embedder, threads=self.threads, progress=count)[0]
 

@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -206,7 +206,7 @@ def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
         )
     scenes = seen.images.scenes
     return Plan(
-        settings=settings,
+        settings=replace(settings, embed=seen.embed or settings.embed),
         budget=seen.budget,
         budget_bytes=seen.budget.total_bytes(len(seen.images.classes)),
         classes=len(seen.images.classes),

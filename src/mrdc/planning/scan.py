@@ -46,6 +46,7 @@ class Scan:
     pool: Pool
     budget: Budget
     select: str
+    embed: str | None  # the network that was used
     skipped: list[str]
     start: float
 
@@ -116,6 +117,7 @@ def scan(
     if images.scenes is not None:
         check_sides(images.scenes, settings.threads, progress("checking sizes", len(images)))
     network: Embedder | None = None
+    name: str | None = None
     cache: FeatureCache | None = None
     check_torch(needed, select)
 
@@ -129,10 +131,11 @@ def scan(
     try:
         features: Sequence[Any] = [np.empty((len(photos), 0)) for photos in images.photos]
         if needed:
-            from mrdc.nn.embed import load_embedder
+            from mrdc.nn.embed import load_embedder, with_size
             from mrdc.nn.feature_cache import open_cache
 
-            network = embedder or load_embedder(settings.embed, settings.weights, settings.device)
+            name = settings.embed if embedder else with_size(settings.embed, images.all_photos)
+            network = embedder or load_embedder(name, settings.weights, settings.device)
             cache = open_cache(network.key) if settings.cache else None
             rows, good = embed_photos(images.all_photos, "embedding originals")
             images = keep(images, good, skipped, settings)
@@ -144,7 +147,7 @@ def scan(
             "seed": settings.seed,
             "pairing": settings.pairing,
             "max_side": settings.max_side,
-            "embed": settings.embed if needed else None,
+            "embed": name,
             "search": NOTE * (tried + 2) if tried > 1 else None,
         }
         pool = Pool(
@@ -161,7 +164,7 @@ def scan(
             part_size=part_size,
         )
         budget = parse_budget(settings.budget, images.original_bytes)
-        yield Scan(pool, budget, select, skipped, start)
+        yield Scan(pool, budget, select, name, skipped, start)
         if cache is not None:
             cache.trim()  # not after a failure: all features are needed to resume
     finally:

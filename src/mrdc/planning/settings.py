@@ -88,7 +88,9 @@ class PlanSettings(SearchSettings, Source):
     """Shrink images whose longer side exceeds this many pixels first, as if the source had been
     resized."""
     embed: str = "lite0"
-    """Network that embeds the images: lite0, torchvision:NAME, or run:FOLDER (from a run)."""
+    """Network that embeds the images: lite0, lite0:SIZE, torchvision:NAME, or run:FOLDER (from a
+    run). Without a size, lite0 sees 224 px, or less if the images are smaller; give one if you
+    train at a smaller size than the images have."""
     weights: Path | None = None
     """Weights file of a torchvision network."""
     exact: bool = False
