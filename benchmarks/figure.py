@@ -26,7 +26,7 @@ DATA = (
 
 def grid() -> None:
     """Draw the gain of every quality in the same bytes, and r, measured without training."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     right.axhspan(1 - BOUND, 1 + BOUND, color="#999999", alpha=0.25, lw=0, label="passes")
     for label, name, colour in DATA:
         runs = [r for r in read("runs") if (r["label"], r["budget"]) == (label, "5/class")]
@@ -37,10 +37,11 @@ def grid() -> None:
         right.plot(chosen, values[chosen], "o", ms=14, mfc="none", mec=colour, mew=2)
     left.set(ylabel="accuracy gained over originals, points")
     left.set_title("trained with every quality, in the same bytes", fontsize=10)
-    left.legend(frameon=False, fontsize=9, loc="lower right")
     right.set(ylabel="r after the first phase", ylim=(0.975, None))
     right.set_title("r: no training, the same choices (rings)", fontsize=10)
-    right.legend(frameon=False, fontsize=9, loc="upper left")
+    handles, names = right.get_legend_handles_labels()
+    place = "outside lower center"
+    figure.legend(handles, names, loc=place, ncol=len(names), frameon=False, fontsize=9)
     for axes in (left, right):
         axes.set(xlabel="JPEG quality")
         axes.spines[["top", "right"]].set_visible(False)
