@@ -183,6 +183,7 @@ def test_ctrl_c_leaves_nothing_behind(signals: list[str], photos: Path, tmp_path
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may be nohup's
     ) as process:
         until((tmp_path / "encoding").exists)
         for name in signals:
