@@ -152,13 +152,13 @@ def matched(label: str, budget: str) -> str:
     rows: list[list[object]] = [[*head, "old as old, %", "new as new, %"]]
     found = {
         (-run["quality"], run["seed"], match): run
-        for name, match in ((label, "no"), (f"{label}-match", "always"))
+        for name, match in ((label, "no"), (f"{label}-half", "half"), (f"{label}-match", "always"))
         for run in read("runs")
         if (run["label"], run["budget"]) == (name, budget) and run["quality"]
     }
-    pairs = {key[:2] for key in found if key[2] == "always"}
+    compared = {key[:2] for key in found if key[2] == "always"}
     for (quality, seed, match), run in sorted(found.items(), key=lambda item: item[0][:2]):
-        if (quality, seed) in pairs:
+        if (quality, seed) in compared:
             rows.append(
                 [
                     -quality,

@@ -105,6 +105,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid tiny": lambda: grid("tiny", "5/class"),
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
+    "match tiny": lambda: matched("tiny", "5/class"),
     "regret": lambda: regret(*GRIDS),
     "bounds": lambda: bounds(*GRIDS),
     "trials cub": lambda: trials("cub-trials"),
