@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from mrdc import pack
 from mrdc._utils.errors import OutputError
 from mrdc.memory.audit import audit
 from mrdc.memory.replay import ReplayMemory
@@ -51,6 +52,13 @@ def test_plan_then_pack_embeds_once(photos: Path, tmp_path: Path) -> None:
     before = len(seen)
     packed(photos, tmp_path / "a.mrdc", embedder)
     assert len(seen) == before > 0
+
+
+def test_small_images_are_embedded_at_their_size(photos: Path, tmp_path: Path) -> None:
+    """The plan and the memory file say at which."""
+    made = pack(photos, "4/class", tmp_path / "a.mrdc", qualities=(50, 10), cache=False)
+    assert made.memory.notes["embed"] == "lite0:64"
+    assert made.plan is not None and made.plan.settings.embed == "lite0:64"
 
 
 def test_one_quality_is_not_searched_for(photos: Path, tmp_path: Path) -> None:
