@@ -1,10 +1,9 @@
-"""Losses and stages of LwF, iCaRL, LUCIR and the bounds; services and settings of all methods."""
+"""Losses and stages of LwF and iCaRL; what all methods share, and what a run offers them."""
 
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,40 +13,30 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mrdc.training.learner
-from mrdc._utils.errors import UsageError
 from mrdc.data.crops import centre_crop
 from mrdc.data.examples import Examples, from_images
-from mrdc.methods import DDE, LUCIR, METHODS, AANets, BiC, ICaRL, LwF, Method, PODNet, TrainSettings
+from mrdc.methods import LUCIR, METHODS, AANets, BiC, ICaRL, LwF, Method, PODNet, TrainSettings
 from mrdc.methods.base import names_first_phase
 from mrdc.methods.bic import soft_cross_entropy
 from mrdc.methods.icarl import binary_loss
-from mrdc.methods.lucir import less_forget, margin_ranking
 from mrdc.methods.lwf import distill
-from mrdc.methods.options import make_method, method_settings, with_options
+from mrdc.methods.options import make_method, method_settings
 from mrdc.methods.shared import balanced
-from mrdc.nn.heads import LSC, Linear, Split, SplitCosine
+from mrdc.nn.heads import Linear
 from mrdc.nn.net import Net, Output
-from mrdc.training.architecture import make_architecture
 from mrdc.training.learner import ClassLearner
-from mrdc.training.settings import LearnSettings
 from tests.helpers import (
     KilledError,
     Remembers,
-    Says,
-    after_a_phase,
-    changed,
     examples,
     lesson,
     says,
     small_run,
     small_stream,
-    state_of,
     tiny,
-    training,
 )
 
 LN2, LN3 = math.log(2), math.log(3)
-Seen = list[tuple[Examples, TrainSettings]]
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -188,92 +177,6 @@ def test_a_method_from_elsewhere_shares_a_first_phase_once_it_names_it() -> None
     assert names_first_phase(AANets(Named()))
 
 
-# LUCIR
-
-
-def test_less_forget_by_hand() -> None:
-    """1 - 0.6 and 1 - (-1), whatever the lengths: 1.2 on average; 0 without rotation."""
-    old = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    assert less_forget(torch.tensor([[3.0, 4.0], [0.0, -7.0]]), old).item() == pytest.approx(1.2)
-    new = (3 * old).requires_grad_()
-    assert torch.autograd.grad(less_forget(new, old), new)[0].abs().max() < 1e-6
-
-
-@settings(max_examples=60)
-@given(seed=st.integers(0, 999), old=st.integers(0, 6), rivals=st.integers(1, 4))
-def test_margin_ranking_against_a_loop(seed: int, old: int, rivals: int) -> None:
-    """Image by image and rival by rival; without old images it is 0, as are its gradients."""
-    rng = torch.Generator().manual_seed(seed)
-    scores = (torch.rand(6, 7, generator=rng) * 2 - 1).requires_grad_()
-    labels = torch.randint(0, 7, (6,), generator=rng)
-    terms = [
-        max(0.0, 0.3 - row[label] + rival)
-        for row, label in zip(scores.tolist(), labels.tolist(), strict=True)
-        if label < old
-        for rival in sorted(row[old:], reverse=True)[:rivals]
-    ]
-    found = margin_ranking(scores, labels, old, 0.3, rivals)
-    assert found.item() == pytest.approx(sum(terms) / max(len(terms), 1), abs=1e-6)
-    assert terms or (torch.autograd.grad(found, scores)[0] == 0).all()
-
-
-@pytest.mark.parametrize(("old", "new", "expected"), [(50, 10, 22.36), (90, 10, 30), (50, 2, 50)])
-def test_lambda_by_hand(old: int, new: int, expected: float) -> None:
-    """Features at a right angle forget by 1; beyond cross-entropy that is the whole loss."""
-    logits, labels = torch.zeros(1, old + new), torch.tensor([old])
-    teacher = says(torch.zeros(1, old), torch.tensor([[0.0, 1.0]]))
-    loss = LUCIR().loss(says(logits, torch.tensor([[1.0, 0.0]])), teacher, torch.empty(1), labels)
-    assert loss.item() - math.log(old + new) == pytest.approx(expected, abs=0.01)
-
-
-def test_lucir_ranks_old_images_by_cosines() -> None:
-    """Cross-entropy of logits plus the ranking of scores, which the first phase lacks."""
-    scores, labels = torch.rand(4, 5), torch.tensor([0, 1, 3, 4])
-    net, teacher, x = says(scores), says(torch.zeros(4, 3)), torch.empty(4)
-    cast(Says, net).scale = 4.0
-    plain = F.cross_entropy(4 * scores, labels)
-    assert torch.equal(LUCIR().loss(net, None, x, labels), plain)
-    ranked = margin_ranking(scores, labels, 3, 0.4, 1)
-    assert ranked > 0
-    loss = LUCIR(margin=0.4, rivals=1).loss(net, teacher, x, labels)
-    assert loss.item() == pytest.approx((plain + ranked).item())
-
-
-def test_new_rows_are_directions_of_mean_unit_features() -> None:
-    """As long as the old rows on average: 1 and 3 give 2, whatever the features' lengths."""
-    net, old = tiny(), torch.zeros(2, 16)
-    old[0, 0], old[1, 1] = 1.0, 3.0
-    net.head.grow(2, old)
-    fresh, features = examples([2, 2, 3]), torch.zeros(3, 16)
-    features[0, 0], features[1, 1], features[2, 1] = 3.0, 1.0, -5.0
-    LUCIR().start_phase(lesson(model=net, new=2, fresh=fresh, features={fresh: features}.get))
-    assert isinstance(net.head, SplitCosine)
-    expected = torch.zeros(2, 16)
-    expected[0, :2], expected[1, 1] = math.sqrt(2), -2.0
-    torch.testing.assert_close(net.head.new.detach(), expected)
-    assert torch.equal(net.head.old, old)
-
-
-@pytest.mark.parametrize(("balance", "old_too"), [("new", False), ("all", True)])
-def test_balanced_finetuning_trains_rows_alone(balance: Any, old_too: bool) -> None:
-    """New rows, or all rows, on the balanced memory; no other weight, scale or statistic.
-
-    Neither by default nor in the first phase.
-    """
-    net, teacher = after_a_phase("lucir", SplitCosine)
-    before, seen, memory = state_of(net), Seen(), examples([0, 0, 0, 1, 1, 2, 2, 2])
-    method = LUCIR(balance=balance, balance_epochs=2, balance_lr=0.5)
-    loss = lambda x, y: method.loss(net, teacher, x, y)  # noqa: E731
-    now = lesson(model=net, teacher=teacher, memory=memory, fit=training(net, loss, seen))
-    method.end_phase(now)
-    assert changed(net, before) == {"head.new", *(["head.old"] if old_too else [])}
-    assert not cast(Split, net.head).old.requires_grad
-    expected = replace(now.training, epochs=2, lr=0.5, milestones=(0.5,), gamma=0.1)
-    assert seen == [(balanced(memory), expected)]
-    LUCIR().end_phase(lesson(model=net, teacher=teacher))  # `fit` would raise
-    LUCIR(balance=balance).end_phase(lesson(phase=0, model=net))
-
-
 # Services of a run
 
 
@@ -366,105 +269,3 @@ def test_time_before_a_stop_counts() -> None:
     (result,) = small_run("lucir", keeper=keeper, train=train).learn(0).results
     assert result.parts["train"] > 999 and result.parts["write"] >= 1
     assert sum(result.parts.values()) <= result.seconds
-
-
-# Settings
-
-
-@pytest.mark.parametrize(
-    ("method", "published"),
-    [
-        ("lwf", "temperature=2.0 weight=0.25"),
-        ("icarl", "temperature=2.0 weight=0.25 objective=kd"),
-        ("bic", "temperature=2.0 weighting=classes decay=0.1"),
-        ("lucir", "base=10.0 margin=0.5 rivals=2 balance=none balance_epochs=20 balance_lr=0.01"),
-        (
-            "podnet",
-            "nca=official margin=0.6 spatial=8.0 flat=10.0 "
-            "finetune_epochs=20 finetune_lr=0.01 finetune_norm=train",
-        ),
-    ],
-)
-def test_defaults_are_the_published_settings(method: str, published: str) -> None:
-    """DDE halves the base of the LUCIR it wraps."""
-    found = method_settings(METHODS[method]()).items()
-    assert " ".join(f"{name}={value}" for name, value in found) == published
-    assert method_settings(METHODS["lucir-dde"]())["base"] == 5.0
-
-
-def test_settings_have_the_types_of_their_fields() -> None:
-    """Integers, numbers and names; spaces do not matter; wrappers pass them to the inner method."""
-    options = ("margin=0.4", " rivals = 3", "balance=new", "base=5")
-    assert make_method("lucir", options) == LUCIR(margin=0.4, rivals=3, balance="new", base=5.0)
-    assert make_method("lucir-aanets", ("margin=0.4",)) == AANets(LUCIR(margin=0.4))
-    assert make_method("lucir-dde", ("strength=0.2",)) == DDE(LUCIR(base=5.0), strength=0.2)
-    made = make_method("podnet-dde", ("neighbours=3", "nca=ce"))
-    assert made == DDE(PODNet(nca="ce"), neighbours=3)
-    own = {"neighbours", "matching", "own_weight", "neighbour_norm", "strength"}
-    assert method_settings(AANets(LUCIR())) == method_settings(LUCIR())
-    assert set(method_settings(AANets(DDE(LUCIR())))) == own | set(method_settings(LUCIR()))
-
-
-@dataclass(kw_only=True)
-class Switched(Method):
-    """A method of a plugin, with a switch and a setting that text cannot give."""
-
-    fast: bool = False
-    hook: object = None
-
-
-def test_a_setting_can_be_a_switch() -> None:
-    for text, value in (("true", True), ("False", False)):
-        assert with_options(Switched(), [f"fast={text}"], "switched").fast is value
-    with pytest.raises(UsageError, match="--set fast=1: fast takes true or false"):
-        with_options(Switched(), ["fast=1"], "switched")
-    with pytest.raises(UsageError, match="--set hook=x: hook can be set in Python only"):
-        with_options(Switched(), ["hook=x"], "switched")
-
-
-@pytest.mark.parametrize(
-    ("method", "option", "message"),
-    [
-        ("lucir", "margin", r"--set margin: write it as name=value"),
-        ("lucir", "margins=1", r"unknown setting of lucir 'margins': choose .*mean 'margin'\?"),
-        ("lucir", "margin=wide", r"--set margin=wide: margin takes a number"),
-        ("lucir", "rivals=2.5", r"--set rivals=2.5: rivals takes a whole number"),
-        ("lucir", "balance=some", r"balance must be 'none', 'new' or 'all', got 'some'"),
-        ("icarl", "objective=mse", r"objective must be 'kd' or 'bce', got 'mse'"),
-        ("podnet", "nca=best", r"nca must be 'official', 'paper' or 'ce', got 'best'"),
-        ("podnet", "finetune_norm=no", r"finetune_norm must be 'train' or 'eval', got 'no'"),
-        ("mnemonics", "pixels=x", r"pixels must be 'prototype', 'bilevel' or 'none', got 'x'"),
-        ("lucir-aanets", "balance=some", r"balance must be 'none', 'new' or 'all', got 'some'"),
-        ("lucir-aanets", "inner=lucir", r"unknown setting of lucir-aanets 'inner': choose from"),
-        ("lucir-aanets", "neighbours=3", r"unknown setting of lucir-aanets 'neighbours'"),
-        ("lucir-dde", "momentum_=1", r"unknown setting of lucir-dde 'momentum_': choose from"),
-        ("lucir-dde", "neighbours=-1", r"neighbours must be 0 or more, and finite"),
-        ("lucir-dde", "own_weight=1", r"own_weight between 0 and 1, got 10 and 1.0"),
-        ("lucir-dde", "own_weight=0", r"own_weight between 0 and 1, got 10 and 0.0"),
-        ("lucir-dde", "own_weight=nan", r"own_weight must be 0 or more, and finite"),
-        ("podnet-dde", "neighbour_norm=no", r"neighbour_norm must be 'eval' or 'train', got 'no'"),
-        ("finetune", "lr=3", r"--set lr=3: finetune has no settings"),
-        ("lwff", "weight=1", r"unknown method 'lwff': choose from .*did you mean 'lwf'\?"),
-    ],
-)
-def test_refuses_invalid_settings(method: str, option: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make_method(method, (option,))
-
-
-@pytest.mark.parametrize(
-    ("method", "size", "stem", "expected"),
-    [
-        ("lucir", None, "auto", ("lucir", "SplitCosine", 64, "7x7", 224)),
-        ("lucir", 64, "auto", ("lucir", "SplitCosine", 64, "3x3", 64)),
-        ("lwf", 65, "auto", ("plain", "Linear", 64, "7x7", 65)),
-        ("podnet", 224, "auto", ("pod", LSC.__name__, 64, "3x3", 224)),
-        ("podnet", 224, "7x7", ("pod", LSC.__name__, 64, "7x7", 224)),
-    ],
-)
-def test_methods_have_their_own_networks(
-    method: str, size: int | None, stem: Any, expected: tuple[Any, ...]
-) -> None:
-    """The stem depends on method and size, unless it is given."""
-    made = make_architecture(LearnSettings(size=size, stem=stem), make_method(method))
-    assert (made.variant, made.head, made.width, made.stem, made.size) == expected
