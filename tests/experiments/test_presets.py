@@ -70,6 +70,7 @@ SPECIFIED: dict[str, tuple[float, float, int, tuple[int, ...] | None]] = {
     "lucir-dde": (0.1, 1e-4, 128, (30, 60)),
     "podnet-dde": (0.05, 5e-4, 64, None),
     "lucir-fidelity": (0.1, 1e-4, 128, (30, 60)),
+    "lucir-relaxed": (0.1, 1e-4, 128, (30, 60)),
 }
 
 

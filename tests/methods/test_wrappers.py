@@ -18,6 +18,7 @@ from mrdc.methods import (
     Lesson,
     Method,
     PODNet,
+    Relaxed,
     TrainSettings,
     Wrapper,
 )
@@ -45,6 +46,7 @@ PROPERTIES = {"needs", "first_phase"}
         (AANets, {"needs", "start_phase"}),
         (DDE, {"start_phase", "loss", "end_phase", "predict"}),
         (Fidelity, {"start_phase", "loss"}),
+        (Relaxed, {"start_phase", "loss", "preservation", "report"}),
     ],
 )
 def test_the_inner_method_handles_the_rest(kind: type[Wrapper], own: set[str]) -> None:

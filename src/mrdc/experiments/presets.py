@@ -37,6 +37,7 @@ TRAINING: dict[str, TrainSettings] = {
     "lucir-dde": TrainSettings(),
     "podnet-dde": PODNET,
     "lucir-fidelity": TrainSettings(),
+    "lucir-relaxed": TrainSettings(),
 }
 WITHOUT_MEMORY = ("finetune", "joint")
 COLUMNS = ("cub-5", "cub-10", "cub-25", "sub-5", "sub-10", "sub-25", "full-5", "full-10")

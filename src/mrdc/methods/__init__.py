@@ -18,6 +18,7 @@ from mrdc.methods.lucir import LUCIR as LUCIR
 from mrdc.methods.lwf import LwF as LwF
 from mrdc.methods.mnemonics import Mnemonics as Mnemonics
 from mrdc.methods.podnet import PODNet as PODNet
+from mrdc.methods.relaxed import Relaxed as Relaxed
 from mrdc.methods.tpcil import TPCIL as TPCIL
 from mrdc.nn.settings import TrainSettings as TrainSettings
 
@@ -39,5 +40,6 @@ METHODS: Registry[Callable[[], Method]] = Registry(
         "lucir-dde": lambda: DDE(LUCIR(base=5.0)),
         "podnet-dde": lambda: DDE(PODNet()),
         "lucir-fidelity": lambda: Fidelity(LUCIR()),
+        "lucir-relaxed": lambda: Relaxed(LUCIR()),
     },
 )
