@@ -103,6 +103,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid flowers": lambda: grid("flowers", "5/class"),
     "grid cifar": lambda: grid("cifar", "5/class"),
     "grid tiny": lambda: grid("tiny", "5/class"),
+    "grid tiny 20": lambda: grid("tiny", "20/class"),
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
