@@ -40,8 +40,9 @@ def grid() -> None:
     right.set(ylabel="r after the first phase", ylim=(0.975, None))
     right.set_title("r: no training, the same choices (rings)", fontsize=10)
     handles, names = right.get_legend_handles_labels()
-    place = "outside lower center"
-    figure.legend(handles, names, loc=place, ncol=len(names), frameon=False, fontsize=9)
+    figure.legend(
+        handles, names, loc="outside lower center", ncol=len(names), frameon=False, fontsize=9
+    )
     for axes in (left, right):
         axes.set(xlabel="JPEG quality")
         axes.spines[["top", "right"]].set_visible(False)
