@@ -108,7 +108,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
-    "relaxed tiny": lambda: relaxed("tiny"),
+    "relaxed": lambda: relaxed("tiny", "hands", "cifar-50"),
     "regret": lambda: regret(*GRIDS),
     "bounds": lambda: bounds(*GRIDS),
     "trials cub": lambda: trials("cub-trials"),
