@@ -37,7 +37,7 @@ def test_the_share_of_old_images_that_are_missing(held: int, missing: float) -> 
     """New images do not count, nor do more images than there were."""
     method = prepared(held)
     assert method.missing == pytest.approx(missing)
-    assert method.report() == {"missing": method.missing}
+    assert method.report() == {"share of old images missing": method.missing}
     assert method.state() == {}
 
 

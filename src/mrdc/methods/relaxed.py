@@ -37,4 +37,4 @@ class Relaxed(Wrapper):
         return self.missing * self.inner.preservation(model, old, out, x, y)
 
     def report(self) -> dict[str, Any]:
-        return self.inner.report() | {"missing": self.missing}
+        return self.inner.report() | {"share of old images missing": self.missing}
