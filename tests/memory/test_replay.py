@@ -236,6 +236,17 @@ def test_sources_are_kept_if_encoding_does_not_shrink_them() -> None:
     np.testing.assert_array_equal(memory[3][0].permute(1, 2, 0).numpy(), pixels(0))
 
 
+def test_kept_sources_share_their_tables() -> None:
+    """Sources of the memory's own quality are stored bare, and come back as they were."""
+    sources = [jpeg(seed, 50) for seed in range(6)]
+    memory = ReplayMemory("1MB", "jpeg", 50)
+    memory.add({0: sources})
+    assert len({*sources} & {*streams(memory)}) == memory.kept_sources() >= 2
+    shared = len(CODECS["jpeg"].tables(50))
+    bare = sum(len(stream) - shared + 4 - 2 for stream in streams(memory))  # sides, no end marker
+    assert memory.nbytes == shared + bare
+
+
 def test_classes_may_differ_in_codec_and_quality(tmp_path: Path) -> None:
     """Each keeps its own settings and tables, also in the file."""
     memory = ReplayMemory("1MB", "jpeg", 80)

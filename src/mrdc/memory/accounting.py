@@ -35,7 +35,7 @@ def coming(
     items = [item for of_class in ranked.values() for item in unordered(of_class)]
     encoded = [item for item in items if not isinstance(item, Arrival)]
     new = len(encoded) < len(items)
-    split = new or any(not image.tables and not image.kept for image in encoded)
+    split = new or not all(image.tables for image in encoded)
     found = memory.duplicates()
     return Coming(
         {

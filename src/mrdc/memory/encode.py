@@ -123,15 +123,15 @@ class Encoder:
     def _made(self, item: Arrival, stream: bytes, kept: bool = False) -> Encoded:
         digest = hashlib.sha256(stream).digest()
         whole = Encoded(item.source, stream, b"", kept, digest, self.encoding, item.values)
-        return whole if kept else self._stored(whole)
+        return self._stored(whole)
 
     def _stored(self, image: Encoded) -> Encoded:
-        """An encoded image with or without its header, as the memory stores it."""
+        """An image with or without its header, as the memory stores it."""
         if image.tables and not self.packed:
             return replace(image, body=image.stream, tables=b"")
-        if image.tables or image.kept or not self.tables:
+        if image.tables or not self.tables:
             return image
-        header, body = split(image.body)
+        header, body = split(image.body)  # source files that were kept may share it, too
         return replace(image, body=body, tables=self.tables) if header == self.tables else image
 
 
