@@ -174,36 +174,6 @@ def matched(label: str, budget: str) -> str:
     return table(*rows)
 
 
-def relaxed(*labels: str) -> str:
-    """LUCIR beside `lucir-relaxed`, by data, budget, quality and seed."""
-    head = ["data", "budget", "quality", "seed", "images held", "averaged, %", "relaxed", "gain"]
-    rows: list[list[object]] = [[*head, "new as new, %", "relaxed"]]
-    for label in labels:
-        runs = [
-            {(int(r["budget"].split("/")[0]), -(r["quality"] or 100), r["seed"]): r for r in found}
-            for found in (
-                [run for run in read("runs") if run["label"] == name]
-                for name in (label, f"{label}-relaxed")
-            )
-        ]
-        for key in sorted(runs[0].keys() & runs[1].keys()):
-            both = [found[key] for found in runs]
-            scores = [run["average_incremental_accuracy"] for run in both]
-            rows.append(
-                [
-                    both[0]["data"],
-                    both[0]["budget"],
-                    both[0]["quality"] or "original",
-                    both[0]["seed"],
-                    f"{both[0]['memory']['items']:,}",
-                    *(f"{score:.2f}" for score in scores),
-                    f"{scores[1] - scores[0]:+.2f}",
-                    *(f"{mean(run['new_as_new'][1:]):.0f}" for run in both),
-                ]
-            )
-    return table(*rows)
-
-
 def regret(*labels: str) -> str:
     """What every rule for choosing a quality loses against grids of full runs."""
     runs = find_runs([RESULTS / label for label in labels])
@@ -253,10 +223,13 @@ def trials(label: str) -> str:
 
 
 def told(settings: Row) -> str:
-    """Method options, and the training settings that recipes change."""
+    """Method options, training settings that recipes change, and an unusual budget."""
     train = settings["train"]
     parts = [*settings["options"], f"lr {train['lr']:g}", train["schedule"]]
     parts += [f"batch {train['batch_size']}", f"{train['epochs']} epochs"]
+    memory = settings["memory"]
+    if memory["budget"] != "20/class":
+        parts += [memory["budget"], memory["quality"]]
     return ", ".join(parts)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 from adapter_tables import buffers, same_bytes, strategies
+from arm_tables import arms, bytes_worth, candidate, headline, relaxed, remedy, selector
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from mrdc._utils.text import ratio
@@ -16,7 +17,6 @@ from run_tables import (
     pairs,
     ratios,
     regret,
-    relaxed,
     scene_pairs,
     scenes,
     trials,
@@ -96,6 +96,12 @@ def studies() -> str:
     return table(*rows) + "\n" + "\n".join(answers) + "\n"
 
 
+WORTH = {
+    "compressed, `lucir`": "tiny-bytes",
+    "compressed, `lucir-relaxed`": "tiny-bytes-relaxed",
+    "compressed, `lucir-relaxed`, matched": "tiny-bytes-match",
+}
+TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
 GRIDS = ("cub", "flowers", "cifar", "tiny", "hands", "textures-grid")
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
@@ -108,7 +114,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
-    "relaxed": lambda: relaxed("tiny", "hands", "cifar-50"),
+    "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "hands", "cifar-50"),
+    "headline": lambda: headline("cub", 3),
+    "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
+    "selectors tiny": lambda: arms("`herding`", *TINY, of=selector),
+    "candidates tiny": lambda: arms("jpeg 25", *TINY, of=candidate),
+    "remedies tiny": lambda: arms("`lucir`", *TINY, of=remedy),
     "regret": lambda: regret(*GRIDS),
     "bounds": lambda: bounds(*GRIDS),
     "trials cub": lambda: trials("cub-trials"),

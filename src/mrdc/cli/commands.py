@@ -151,8 +151,8 @@ class MergeCommand:
 class RunCommand(RunSettings):
     """Learn classes phase by phase; run the same command to resume.
 
-    mrdc run NAME --data DATA, where NAME is a recipe such as lucir or lucir-mrdc, a preset such
-    as cub-5-lucir-mrdc (`mrdc list` shows all), or a TOML file with recipe = "..." and settings.
+    mrdc run NAME --data DATA, where NAME is a recipe such as lucir-relaxed-mrdc, a preset such as
+    cub-5-lucir-mrdc (`mrdc list` shows all), or a TOML file with recipe = "..." and settings.
     """
 
     nproc: Processes = 1

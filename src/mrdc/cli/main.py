@@ -96,8 +96,8 @@ def _run(arguments: list[str]) -> int:
             name = rest[0] if rest else ""
             if not name or name.startswith("-"):
                 raise UsageError(
-                    f"{verb[0]} takes a recipe or preset first, as in: mrdc {verb[0]} lucir-mrdc "
-                    "--data FOLDER; `mrdc list` shows all"
+                    f"{verb[0]} takes a recipe or preset first, as in: mrdc {verb[0]} "
+                    "lucir-relaxed-mrdc --data FOLDER; `mrdc list` shows all"
                 )
             experiment = verbs.run if verb == ["run"] else verbs.sweep
             return experiment(name, rest[1:], Screen())

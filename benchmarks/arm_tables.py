@@ -1,0 +1,182 @@
+"""Tables of runs that differ in one thing and share the network of phase 0, seed by seed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+from common import RESULTS, Row, read, table
+from mrdc.experiments.worth import Point, worth
+from run_tables import spread, with_error
+
+RELAXED = ("lucir", "lucir-relaxed")
+SCORE = "average_incremental_accuracy"
+
+
+def pairs_of(one: str, other: str) -> list[tuple[Row, Row]]:
+    """LUCIR and `lucir-relaxed` with equal budget, quality and seed, after one phase 0."""
+    runs = [
+        {
+            (r["budget"], r["quality"], r["seed"]): r
+            for r in read("runs")
+            if r["label"] == label and r["method"] == method
+        }
+        for label, method in zip((one, other), RELAXED, strict=True)
+    ]
+    both = [(runs[0][key], runs[1][key]) for key in runs[0] if key in runs[1]]
+    return [(a, b) for a, b in both if a["head_accuracy"][0] == b["head_accuracy"][0]]
+
+
+def relaxed(*labels: str) -> str:
+    """LUCIR beside `lucir-relaxed`, by data, budget and quality."""
+    head = [
+        "data",
+        "budget",
+        "quality",
+        "pairs",
+        "images held",
+        "share",
+        "LUCIR",
+        "relaxed",
+        "gain",
+    ]
+    rows: list[list[object]] = [[*head, "new as new, %", "relaxed"]]
+    groups: dict[tuple[str, int, int], list[tuple[Row, Row]]] = {}
+    for label in labels:
+        for pair in pairs_of(label, f"{label}-relaxed"):
+            run = pair[0]
+            budget, quality = int(run["budget"].split("/")[0]), -(run["quality"] or 100)
+            groups.setdefault((run["data"], budget, quality), []).append(pair)
+    names = list(dict.fromkeys(data for data, _, _ in groups))
+    for data, budget, quality in sorted(groups, key=lambda key: (names.index(key[0]), *key[1:])):
+        pairs = groups[data, budget, quality]
+        held = mean(a["memory"]["items"] for a, _ in pairs)
+        rows.append(
+            [
+                data,
+                f"{budget}/class",
+                "original" if quality == -100 else -quality,
+                len(pairs),
+                f"{held:,.0f}",
+                f"{100 * held / TRAINING[data]:.0f} %",
+                *(f"{mean(pair[n][SCORE] for pair in pairs):.2f}" for n in (0, 1)),
+                with_error([b[SCORE] - a[SCORE] for a, b in pairs]),
+                *(f"{mean(mean(p[n]['new_as_new'][1:]) for p in pairs):.0f}" for n in (0, 1)),
+            ]
+        )
+    return table(*rows)
+
+
+TRAINING = {"cub": 5_994, "tiny": 1_500, "hands": 1_500, "cifar": 5_000}  # images in all
+
+
+def headline(label: str, seed: int) -> str:
+    """LUCIR and `lucir-relaxed`, with and without compression, after one phase 0."""
+    head = ["recipe", "replays", "images held", "averaged, %", "after the last phase, %"]
+    rows: list[list[object]] = [list(head)]
+    runs = [
+        run
+        for run in read("runs")
+        if run["label"] in {label, f"{label}-relaxed"} and run["method"] in RELAXED
+        if (run["budget"], run["seed"]) == ("20/class", seed)
+    ]
+    for run in sorted(runs, key=lambda run: run[SCORE]):
+        stored = f"JPEG {run['quality']}" if run["quality"] else "original files"
+        numbers = f"{run[SCORE]:.2f}", f"{run['accuracy'][-1]:.2f}"
+        rows.append([f"`{run['name']}`", stored, f"{run['memory']['items']:,}", *numbers])
+    return table(*rows)
+
+
+def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
+    """Every arm seed by seed, and its mean difference from the arm `base`; `of` names the arm."""
+    found: dict[str, dict[int, Row]] = {}
+    for label in labels:
+        for folder in sorted((RESULTS / label).iterdir()):
+            run = last_line(folder)
+            settings = json.loads((folder / "config.json").read_text())["settings"]
+            arm = of(settings)
+            if arm is not None and SCORE in run:
+                found.setdefault(arm, {})[settings["seed"]] = run
+    rows: list[list[object]] = [["", "images held", "averaged, %, by seed", "mean", "difference"]]
+    for arm in sorted(found, key=lambda arm: (arm != base, arm)):
+        keys = sorted(found[arm].keys() & found[base].keys())
+        scores = [found[arm][key][SCORE] for key in keys]
+        gains = [score - found[base][key][SCORE] for key, score in zip(keys, scores, strict=True)]
+        rows.append(
+            [
+                arm,
+                f"{mean(found[arm][key]['memory']['items'] for key in keys):,.0f}",
+                ", ".join(f"{score:.2f}" for score in scores),
+                f"{mean(scores):.2f}",
+                "" if arm == base else with_error(gains),
+            ]
+        )
+    return table(*rows)
+
+
+HERDED = {("herding", "10"), ("herding", "25")}
+
+
+def plain(settings: Row) -> bool:
+    """LUCIR with 5 originals per class and nothing else changed but the memory."""
+    same = settings["method"] == "lucir" and settings["memory"]["budget"] == "5/class"
+    return same and settings["compress"] is None and not settings["train"]["match"]
+
+
+def selector(settings: Row) -> str | None:
+    """The selector of a run with JPEG 25."""
+    memory = settings["memory"]
+    usual = (memory["codec"], memory["scale"], memory["quality"]) == (["jpeg"], [1.0], "25")
+    return f"`{memory['select']}`" if plain(settings) and usual else None
+
+
+def candidate(settings: Row) -> str | None:
+    """Codec, scale and quality of a run that selects by herding."""
+    memory = settings["memory"]
+    if (
+        not plain(settings)
+        or memory["select"] != "herding"
+        or memory["quality"] not in {"10", "25"}
+    ):
+        return None
+    size = f", {memory['scale'][0]:g} of the sides" if memory["scale"] != [1.0] else ""
+    return f"{memory['codec'][0]} {memory['quality']}{size}"
+
+
+def remedy(settings: Row) -> str | None:
+    """What a run with JPEG 10 does about artefacts."""
+    if settings["memory"]["budget"] != "5/class" or settings["memory"]["codec"] != ["jpeg"]:
+        return None
+    if settings["compress"] == 10:
+        return "all images compressed from the start"
+    if settings["memory"]["quality"] != "10" or settings["memory"]["scale"] != [1.0]:
+        return None
+    if settings["method"] == "lucir-fidelity":
+        return "`lucir-fidelity`"
+    matched = {0.0: "`lucir`", 0.5: "`--train.match 0.5`", 1.0: "`--train.match 1`"}
+    return matched[settings["train"]["match"]] if settings["method"] == "lucir" else None
+
+
+def last_line(folder: Path) -> Row:
+    found: Row = json.loads((folder / "results.jsonl").read_text().splitlines()[-1])
+    return found
+
+
+def bytes_worth(originals: str, arms: dict[str, str]) -> str:
+    """Budgets against accuracy: originals, other arms by label, and what each is worth in bytes."""
+    points = [
+        Point(arm, run["budget"], run["seed"], run["memory"]["budget_bytes"], run[SCORE], first)
+        for label, arm, first in [
+            (originals, "originals", True),
+            *((label, arm, False) for arm, label in arms.items()),
+        ]
+        for run in read("runs")
+        if run["label"] == label and (run["quality"] is None) == first
+    ]
+    found = worth(points)
+    rows: list[list[object]] = [["", "budget", "bytes", "runs", "averaged, %", "times the bytes"]]
+    for one in sorted(found, key=lambda one: (one.arm != "originals", one.arm, one.bytes)):
+        size = f"{one.bytes:,.0f}"
+        cells = [one.arm, one.budget, size, len(one.scores), spread(one.scores), one.text]
+        rows.append(list(cells))
+    return table(*rows)
