@@ -10,45 +10,36 @@ from mrdc.experiments.worth import Point, worth
 from run_tables import spread, with_error
 
 RELAXED = ("lucir", "lucir-relaxed")
+TRAINING = {"cub": 5_994, "tiny": 1_500, "hands": 1_500, "cifar": 5_000}  # images in all
+Labels = tuple[str, str]
 SCORE = "average_incremental_accuracy"
 
 
-def pairs_of(one: str, other: str) -> list[tuple[Row, Row]]:
-    """LUCIR and `lucir-relaxed` with equal budget, quality and seed, after one phase 0."""
+def pairs_of(labels: Labels, methods: Labels) -> list[tuple[Row, Row]]:
+    """Runs of two labels with equal budget, quality and seed, after one phase 0."""
     runs = [
         {
             (r["budget"], r["quality"], r["seed"]): r
             for r in read("runs")
             if r["label"] == label and r["method"] == method
         }
-        for label, method in zip((one, other), RELAXED, strict=True)
+        for label, method in zip(labels, methods, strict=True)
     ]
     both = [(runs[0][key], runs[1][key]) for key in runs[0] if key in runs[1]]
     return [(a, b) for a, b in both if a["head_accuracy"][0] == b["head_accuracy"][0]]
 
 
-def relaxed(*labels: str) -> str:
-    """LUCIR beside `lucir-relaxed`, by data, budget and quality."""
-    head = [
-        "data",
-        "budget",
-        "quality",
-        "pairs",
-        "images held",
-        "share",
-        "LUCIR",
-        "relaxed",
-        "gain",
-    ]
-    rows: list[list[object]] = [[*head, "new as new, %", "relaxed"]]
+def paired(names: Labels, methods: Labels, *labels: Labels) -> str:
+    """Two ways to train, by data, budget and quality; the runs of a pair share phase 0."""
+    head = ["data", "budget", "quality", "pairs", "images held", "share", *names, "gain"]
+    rows: list[list[object]] = [[*head, "new as new, %", names[1]]]
     groups: dict[tuple[str, int, int], list[tuple[Row, Row]]] = {}
-    for label in labels:
-        for pair in pairs_of(label, f"{label}-relaxed"):
-            run = pair[0]
-            budget, quality = int(run["budget"].split("/")[0]), -(run["quality"] or 100)
-            groups.setdefault((run["data"], budget, quality), []).append(pair)
-    names = list(dict.fromkeys(data for data, _, _ in groups))
-    for data, budget, quality in sorted(groups, key=lambda key: (names.index(key[0]), *key[1:])):
+    for pair in (pair for two in labels for pair in pairs_of(two, methods)):
+        run = pair[0]
+        budget, quality = int(run["budget"].split("/")[0]), -(run["quality"] or 100)
+        groups.setdefault((run["data"], budget, quality), []).append(pair)
+    order = list(dict.fromkeys(data for data, _, _ in groups))
+    for data, budget, quality in sorted(groups, key=lambda key: (order.index(key[0]), *key[1:])):
         pairs = groups[data, budget, quality]
         held = mean(a["memory"]["items"] for a, _ in pairs)
         rows.append(
@@ -67,23 +58,29 @@ def relaxed(*labels: str) -> str:
     return table(*rows)
 
 
-TRAINING = {"cub": 5_994, "tiny": 1_500, "hands": 1_500, "cifar": 5_000}  # images in all
+def relaxed(*labels: str) -> str:
+    """LUCIR beside `lucir-relaxed`."""
+    return paired(("LUCIR", "relaxed"), RELAXED, *((name, f"{name}-relaxed") for name in labels))
 
 
-def headline(label: str, seed: int) -> str:
-    """LUCIR and `lucir-relaxed`, with and without compression, after one phase 0."""
-    head = ["recipe", "replays", "images held", "averaged, %", "after the last phase, %"]
+def matched_relaxed(*labels: Labels) -> str:
+    """`lucir-relaxed` without and with matching."""
+    return paired(("relaxed", "and matched"), (RELAXED[1], RELAXED[1]), *labels)
+
+
+def headline(label: str, seeds: tuple[int, ...]) -> str:
+    """LUCIR and `lucir-relaxed`, with and without compression, averaged accuracy by seed."""
+    found: dict[tuple[str, str], dict[int, Row]] = {}
+    for run in read("runs"):
+        same = run["label"] in {label, f"{label}-relaxed"} and run["budget"] == "20/class"
+        if same and run["method"] in RELAXED:
+            stored = f"JPEG {run['quality']}" if run["quality"] else "original files"
+            found.setdefault((run["name"], stored), {})[run["seed"]] = run
+    head = ["recipe", "replays", "images held", *(f"averaged, %, seed {seed}" for seed in seeds)]
     rows: list[list[object]] = [list(head)]
-    runs = [
-        run
-        for run in read("runs")
-        if run["label"] in {label, f"{label}-relaxed"} and run["method"] in RELAXED
-        if (run["budget"], run["seed"]) == ("20/class", seed)
-    ]
-    for run in sorted(runs, key=lambda run: run[SCORE]):
-        stored = f"JPEG {run['quality']}" if run["quality"] else "original files"
-        numbers = f"{run[SCORE]:.2f}", f"{run['accuracy'][-1]:.2f}"
-        rows.append([f"`{run['name']}`", stored, f"{run['memory']['items']:,}", *numbers])
+    for (name, stored), runs in sorted(found.items(), key=lambda item: item[1][seeds[0]][SCORE]):
+        scores = [f"{runs[seed][SCORE]:.2f}" if seed in runs else "" for seed in seeds]
+        rows.append([f"`{name}`", stored, f"{runs[seeds[0]]['memory']['items']:,}", *scores])
     return table(*rows)
 
 

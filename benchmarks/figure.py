@@ -1,4 +1,4 @@
-"""Draw the README figure from results/runs.jsonl."""
+"""Draw the figures of the README from results/runs.jsonl."""
 
 from statistics import mean
 
@@ -49,6 +49,35 @@ def grid() -> None:
     save(figure, "grid")
 
 
+ARMS = (  # label, compressed, name, colour
+    ("tiny-bytes", False, "original files", "#555555"),
+    ("tiny-bytes", True, "JPEG 10, LUCIR", "#d55e00"),
+    ("tiny-bytes-relaxed", True, "JPEG 10, lucir-relaxed", "#0072b2"),
+)
+
+
+def bytes_() -> None:
+    """Draw accuracy against the budget, for originals and compressed images; a dot is a run."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
+    for label, compressed, name, colour in ARMS:
+        scores: dict[int, list[float]] = {}
+        for run in read("runs"):
+            if run["label"] == label and (run["quality"] is not None) == compressed:
+                budget = int(run["budget"].split("/")[0])
+                scores.setdefault(budget, []).append(run["average_incremental_accuracy"])
+        places = sorted(scores)
+        axes.plot(places, [mean(scores[x]) for x in places], "-", color=colour, label=name)
+        dots = [(x, y) for x in places for y in scores[x]]
+        axes.plot(*zip(*dots, strict=True), "o", ms=4, color=colour, alpha=0.6)
+    axes.set(xscale="log", xlabel="bytes of the memory, in originals per class")
+    axes.set(ylabel="averaged accuracy, %")
+    axes.set_xticks([2, 5, 10, 20, 40], ["2", "5", "10", "20", "40"])
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    save(figure, "bytes")
+
+
 def draw(axes: Axes, values: list[float], name: str, colour: str) -> None:
     axes.plot([str(q or "original") for q in QUALITIES], values, "o-", color=colour, label=name)
 
@@ -78,6 +107,7 @@ def save(figure: Figure, name: str) -> None:
 def main() -> None:
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "mrdc", "font.size": 10})
     grid()
+    bytes_()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,16 @@ import re
 from collections.abc import Callable
 
 from adapter_tables import buffers, same_bytes, strategies
-from arm_tables import arms, bytes_worth, candidate, headline, relaxed, remedy, selector
+from arm_tables import (
+    arms,
+    bytes_worth,
+    candidate,
+    headline,
+    matched_relaxed,
+    relaxed,
+    remedy,
+    selector,
+)
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from mrdc._utils.text import ratio
@@ -103,6 +112,7 @@ WORTH = {
 }
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
 GRIDS = ("cub", "flowers", "cifar", "tiny", "hands", "textures-grid")
+RELAXED_GRIDS = ("tiny-relaxed", "hands-relaxed", "cifar-relaxed")
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
     "pairs cub": lambda: pairs("cub"),
@@ -115,12 +125,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "match cub": lambda: matched("cub", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "hands", "cifar-50"),
-    "headline": lambda: headline("cub", 3),
+    "headline": lambda: headline("cub", (3, 4)),
+    "match relaxed": lambda: matched_relaxed(
+        ("tiny-relaxed", "tiny-relaxed-match"), ("tiny-bytes-relaxed", "tiny-bytes-match")
+    ),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "selectors tiny": lambda: arms("`herding`", *TINY, of=selector),
     "candidates tiny": lambda: arms("jpeg 25", *TINY, of=candidate),
     "remedies tiny": lambda: arms("`lucir`", *TINY, of=remedy),
     "regret": lambda: regret(*GRIDS),
+    "regret relaxed": lambda: regret(*RELAXED_GRIDS),
+    "bounds relaxed": lambda: bounds(*RELAXED_GRIDS),
     "bounds": lambda: bounds(*GRIDS),
     "trials cub": lambda: trials("cub-trials"),
     "runs textures": lambda: compared("textures", "8/class"),
