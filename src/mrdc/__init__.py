@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from mrdc.methods import Mnemonics as Mnemonics
     from mrdc.methods import Needs as Needs
     from mrdc.methods import PODNet as PODNet
+    from mrdc.methods import Relaxed as Relaxed
     from mrdc.methods import Wrapper as Wrapper
     from mrdc.nn.heads import Head as Head
     from mrdc.nn.net import Net as Net
@@ -98,7 +99,7 @@ _HOME = {
     "mrdc.memory.replay": "ReplayMemory",
     "mrdc.methods": (
         "AANets BiC DDE Fidelity Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method Mnemonics "
-        "Needs PODNet TPCIL Wrapper"
+        "Needs PODNet Relaxed TPCIL Wrapper"
     ),
     "mrdc.nn.heads": "Head",
     "mrdc.nn.net": "Net Output",

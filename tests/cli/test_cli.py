@@ -109,7 +109,10 @@ def test_list_presets(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         ("", "takes a recipe or preset first"),
-        ("--json", "takes a recipe or preset first, as in: mrdc {} lucir-relaxed-mrdc --data FOLDER"),
+        (
+            "--json",
+            "takes a recipe or preset first, as in: mrdc {} lucir-relaxed-mrdc --data FOLDER",
+        ),
         ("--data textures lucir", "takes a recipe or preset first"),
         ("lucyr", "did you mean 'lucir'?"),
         ("lucyr --help", "did you mean 'lucir'?"),

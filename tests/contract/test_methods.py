@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import mrdc
 from mrdc.data.stream import Stream
 from mrdc.methods import METHODS, Lesson, TrainSettings
 from mrdc.methods.options import make_method
@@ -112,6 +113,13 @@ def unbroken(method: str) -> tuple[Remembers, Sequence[PhaseResult], list[Head]]
 def method(request: pytest.FixtureRequest) -> str:
     """Every method; its tests run one after the other and share its unbroken run."""
     return str(request.param)
+
+
+def test_can_be_imported_from_mrdc(method: str) -> None:
+    """So can the method that an add-on wraps."""
+    made = METHODS[method]()
+    for part in (made, getattr(made, "inner", made)):
+        assert getattr(mrdc, type(part).__name__) is type(part)
 
 
 def test_learns_better_than_by_chance_within_its_budget(method: str) -> None:
