@@ -48,14 +48,16 @@ def parts() -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
     return net, old, torch.zeros(3, 3, 4, 4), torch.tensor([0, 1, 2])
 
 
-@pytest.mark.parametrize("held", [0, 4])
-def test_preservation_is_weighed_by_it(held: int) -> None:
+@pytest.mark.parametrize(("held", "power"), [(0, 1.0), (4, 1.0), (4, 2.0), (10, 0.0)])
+def test_preservation_is_weighed_by_it(held: int, power: float) -> None:
+    """By a power of it, to be exact; with 0, the method is the one inside."""
     net, old, x, y = parts()
     method, inner = prepared(held), LUCIR()
+    method.power = power
     labels = inner.loss(net, None, x, y)
     kept = inner.loss(net, old, x, y) - labels
     assert kept > 0
-    expected = labels + (1 - held / 10) * kept
+    expected = labels + (1 - held / 10) ** power * kept
     assert method.loss(net, old, x, y) == pytest.approx(float(expected))
 
 

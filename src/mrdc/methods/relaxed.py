@@ -2,7 +2,8 @@
 
 Distillation and ranking make up for images of old classes that are gone. A compressed memory may
 hold nearly all of them: then these terms are not needed, and keep the network from learning new
-classes. Here they are weighed by the share of the old classes' images that the memory lacks.
+classes. Here they are weighed by the share of the old classes' images that the memory lacks, or
+by a power of it.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from mrdc.nn.net import Net, Output
 class Relaxed(Wrapper):
     """Preservation in proportion to what the memory lacks; nothing is changed while it is empty."""
 
+    power: float = 1.0  # of the share that is missing; 2 preserves less
     missing = 1.0  # share of the images of old classes that are not in the memory; not a setting
     loss = Method.loss  # type: ignore[assignment]  # the sum of the two parts below
 
@@ -32,9 +34,10 @@ class Relaxed(Wrapper):
         self.missing = 1 - min(len(lesson.memory), seen) / max(seen, 1)
 
     def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
-        if not self.missing:
+        weight = self.missing**self.power
+        if not weight:
             return out.logits.new_zeros(())
-        return self.missing * self.inner.preservation(model, old, out, x, y)
+        return weight * self.inner.preservation(model, old, out, x, y)
 
     def report(self) -> dict[str, Any]:
         return self.inner.report() | {"share of old images missing": self.missing}
