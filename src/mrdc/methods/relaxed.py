@@ -34,7 +34,7 @@ class Relaxed(Wrapper):
         self.missing = 1 - min(len(lesson.memory), seen) / max(seen, 1)
 
     def preservation(self, model: Net, old: Net, out: Output, x: Tensor, y: Tensor) -> Tensor:
-        weight = self.missing**self.power
+        weight: float = self.missing**self.power
         if not weight:
             return out.logits.new_zeros(())
         return weight * self.inner.preservation(model, old, out, x, y)
