@@ -63,9 +63,9 @@ def relaxed(*labels: str) -> str:
     return paired(("LUCIR", "relaxed"), RELAXED, *((name, f"{name}-relaxed") for name in labels))
 
 
-def matched_relaxed(*labels: Labels) -> str:
-    """`lucir-relaxed` without and with matching."""
-    return paired(("relaxed", "and matched"), (RELAXED[1], RELAXED[1]), *labels)
+def both_relaxed(second: str, *labels: Labels) -> str:
+    """`lucir-relaxed` as it is, and with something added."""
+    return paired(("relaxed", second), (RELAXED[1], RELAXED[1]), *labels)
 
 
 def headline(label: str, seeds: tuple[int, ...]) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from adapter_tables import buffers, same_bytes, strategies
 from arm_tables import (
     arms,
+    both_relaxed,
     bytes_worth,
     candidate,
     headline,
-    matched_relaxed,
     relaxed,
     remedy,
     selector,
@@ -113,6 +113,13 @@ WORTH = {
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
 GRIDS = ("cub", "flowers", "cifar", "tiny", "hands", "textures-grid")
 RELAXED_GRIDS = ("tiny-relaxed", "hands-relaxed")
+
+
+def powers(power: int) -> list[tuple[str, str]]:
+    """Labels of runs of `lucir-relaxed` with power 1, and with this one."""
+    return [(f"{data}-relaxed", f"{data}-power{power}") for data in ("tiny", "hands")]
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
     "pairs cub": lambda: pairs("cub"),
@@ -126,9 +133,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "match tiny": lambda: matched("tiny", "5/class"),
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "hands", "cifar-50"),
     "headline": lambda: headline("cub", (3, 4)),
-    "match relaxed": lambda: matched_relaxed(
-        ("tiny-relaxed", "tiny-relaxed-match"), ("tiny-bytes-relaxed", "tiny-bytes-match")
+    "match relaxed": lambda: both_relaxed(
+        "and matched",
+        ("tiny-relaxed", "tiny-relaxed-match"),
+        ("tiny-bytes-relaxed", "tiny-bytes-match"),
     ),
+    "power 2": lambda: both_relaxed("power=2", *powers(2)),
+    "power 4": lambda: both_relaxed("power=4", *powers(4)),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "selectors tiny": lambda: arms("`herding`", *TINY, of=selector),
     "candidates tiny": lambda: arms("jpeg 25", *TINY, of=candidate),
