@@ -86,8 +86,8 @@ class StreamSettings:
     """Share of images set aside for testing if the data has no test images."""
     compress: int | None = None
     """Compress all training images of all phases to this quality of --memory.codec first. With
-    --memory.quality original they are then stored as they are; budgets still count originals as
-    they were. A baseline to compare --train.match with."""
+    the same --memory.quality they are then stored with hardly a change; budgets still count
+    originals as they were. A baseline to compare --train.match with."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
     """Settings of the method, such as margin=0.4."""
 
