@@ -154,6 +154,14 @@ def remedy(settings: Row) -> str | None:
     return matched[settings["train"]["match"]] if settings["method"] == "lucir" else None
 
 
+def fading(settings: Row) -> str | None:
+    """Whether a memory of progressive JPEGs fades, or has another codec and quality."""
+    memory = settings["memory"]
+    if memory["codec"] != ["jpeg-progressive"]:
+        return f"{memory['codec'][0]} {memory['quality']}"
+    return "fade" if memory["fade"] else "drop"
+
+
 def last_line(folder: Path) -> Row:
     found: Row = json.loads((folder / "results.jsonl").read_text().splitlines()[-1])
     return found
