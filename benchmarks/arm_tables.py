@@ -111,9 +111,6 @@ def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
     return table(*rows)
 
 
-HERDED = {("herding", "10"), ("herding", "25")}
-
-
 def plain(settings: Row) -> bool:
     """LUCIR with 5 originals per class and nothing else changed but the memory."""
     same = settings["method"] == "lucir" and settings["memory"]["budget"] == "5/class"
@@ -130,11 +127,8 @@ def selector(settings: Row) -> str | None:
 def candidate(settings: Row) -> str | None:
     """Codec, scale and quality of a run that selects by herding."""
     memory = settings["memory"]
-    if (
-        not plain(settings)
-        or memory["select"] != "herding"
-        or memory["quality"] not in {"10", "25"}
-    ):
+    herded = memory["select"] == "herding" and memory["quality"] in {"10", "25"}
+    if not plain(settings) or not herded:
         return None
     size = f", {memory['scale'][0]:g} of the sides" if memory["scale"] != [1.0] else ""
     return f"{memory['codec'][0]} {memory['quality']}{size}"
