@@ -327,6 +327,12 @@ def test_fading(photos: Path, tmp_path: Path, cli: Cli) -> None:
     info = cli.json("info", memory)
     assert info["scans"] == faded["scans"] and info["fade"] is True
     assert cli("info", memory) == 0 and "of 10 on average" in cli.out
+    for quality in (["50"], ["50", "40"]):  # given, or searched; the notes of a search need room
+        share = ["--budget", f"{packed['file_bytes'] * 4 // 5 + 1000 * (len(quality) - 1)}"]
+        made = [*share, "--quality", *quality, *progressive, "--epsilon", "9", "--fade"]
+        found = cli.json("pack", photos, *made, "--force", "-o", memory)
+        assert found["items"] == packed["items"]
+        assert min(map(int, cli.json("info", memory)["scans"])) < 10
     assert cli("pack", *flags, "--fade", "-o", tmp_path / "plain") == 2
     assert "--fade cuts scans of codec jpeg-progressive, which jpeg does not have" in cli.err
     assert not (tmp_path / "plain").exists()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrdc.memory.fade import TOP, Sizes, between_levels, common_level, fitting_levels
+from mrdc.memory.fade import TOP, Sizes, fitting_levels
 
 STEPS = st.lists(st.integers(0, 9), min_size=TOP, max_size=TOP)
 IMAGE = st.tuples(st.integers(1, 50), STEPS).map(lambda made: np.cumsum([made[0], *made[1]]))
@@ -77,23 +77,3 @@ def test_steps_do_not_matter(sizes: list[Sizes], one: int, other: int) -> None:
     again = at_most(before, fitting_levels(before, second))
     expected = at_most(sizes, once)
     assert all(np.array_equal(a, b) for a, b in zip(again, expected, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("room", "found"), [(500, 5.0), (450, 5.0), (360, 2.0), (330, 1.0), (315, 0.5), (200, 0.0)]
-)
-def test_the_common_level_leaves_a_new_class_its_share(room: int, found: float) -> None:
-    """Two classes of ten images make room for a third that takes as much."""
-    assert common_level([np.array([100 * RISE] * 10)] * 2, 100 * room, new=1) == found
-
-
-@given(CLASSES, st.integers(1, 3), ROOM)
-def test_no_class_needs_more_than_a_share_at_the_common_level(
-    held: list[Sizes], new: int, room: int
-) -> None:
-    """Unless this is its only image, or the lowest level."""
-    found = common_level(held, room, new)
-    needs = [int(between_levels(of_class, found).sum()) for of_class in held]
-    several = [need for need, of_class in zip(needs, held, strict=True) if len(of_class) > 1]
-    if found > 0 and several:
-        assert sum(needs) + new * max(several) <= room

@@ -88,7 +88,7 @@ def test_the_budget_holds_and_scans_go_first(
 @given(st.integers(LEAST, FULL), st.integers(LEAST, FULL))
 @settings(max_examples=15, deadline=None)
 def test_steps_to_a_budget_do_not_matter(one: int, other: int) -> None:
-    """Two steps leave the same bytes as one."""
+    """Two steps leave the same bytes as one, or as the smaller budget from the beginning."""
     budgets = [Budget(float(n), "originals", 1.0) for n in sorted((one, other), reverse=True)]
     twice, once = (filled(Budget(1e9, "bytes")) for _ in range(2))
     for budget in budgets:
@@ -96,6 +96,9 @@ def test_steps_to_a_budget_do_not_matter(one: int, other: int) -> None:
     once.rebudget(budgets[1])
     assert len(once) == 30
     assert [once.encoded(n) for n in range(30)] == [twice.encoded(n) for n in range(30)]
+    arriving = ReplayMemory(budgets[1], CODEC, 75, fade=True)
+    arriving.add(encoded())
+    assert [once.encoded(n) for n in range(30)] == [arriving.encoded(n) for n in range(30)]
 
 
 def test_classes_that_come_later_hold_as_many_images() -> None:
@@ -109,6 +112,20 @@ def test_classes_that_come_later_hold_as_many_images() -> None:
     assert max(held[False]) < 7
     assert held[True] == [10, 10, 10]
     assert max(memory.scans()) < 10
+
+
+def test_images_of_a_class_make_room_for_each_other() -> None:
+    """Images that do not fit whole when their class arrives are cut, not dropped."""
+    drops, fades = (
+        ReplayMemory(Budget(FULL * 0.2, "originals", 1.0), CODEC, 75, fade=fade)
+        for fade in (False, True)
+    )
+    drops.add({0: IMAGES[:10]})
+    fades.add({0: IMAGES[:10]})
+    assert len(drops) < 7 and drops.scans() == {10: len(drops)}
+    assert len(fades) == 10 and min(fades.scans()) >= LEAST_SCANS
+    fades.rebudget(Budget(LEAST * 0.15, "originals", 1.0))
+    assert len(fades) < 7 and set(fades.scans()) == {LEAST_SCANS}
 
 
 def test_nothing_is_encoded_again() -> None:

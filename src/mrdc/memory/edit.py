@@ -14,7 +14,7 @@ from mrdc._utils.store_path import StorePath
 from mrdc.codec.jpeg_progressive import check_fade, has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
-from mrdc.memory.budget import EXACT, Budget, parse_bytes
+from mrdc.memory.budget import parse_bytes
 from mrdc.memory.classes import encodings_in_use
 from mrdc.memory.encode import Item
 from mrdc.memory.folder import only_leftovers, writing
@@ -223,11 +223,7 @@ def _fill_merged(
     if budget is not None:
         merged.rebudget(budget)
     merged.class_names = dict(enumerate(ranked))
-    wanted = merged.budget
-    if merged.fade:
-        merged.budget = Budget(float(EXACT), "bytes", wanted.original_bytes)  # all images first
     merged._store(dict(enumerate(ranked.values())), dict(enumerate(seen.values())))
-    merged.rebudget(wanted)
 
 
 def _like(memory: ReplayMemory, folder: Path) -> ReplayMemory:

@@ -4,13 +4,13 @@ A level is a number of scans above `LEAST_SCANS`. Scans are given up level by le
 of all images goes before the one below it of any image. Within a level, images with lower ranks
 lose it first, and of equal ranks those of older classes. So images differ by one level at most,
 and the scans kept under a smaller budget are among those kept under a larger one: what is left
-does not depend on the steps that led there.
+does not depend on the steps that led there. An image is dropped, or not stored when its class
+arrives, only if the images of better ranks leave no room for it at the lowest level.
 """
 
 import hashlib
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from mrdc._utils.errors import ImageError, MemoryFileError
 from mrdc.codec.jpeg import split
 from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, has_scans, scan_ends
-from mrdc.memory.budget import level
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.encode import Encoded
 from mrdc.memory.names import IndexCost
 from mrdc.memory.rows import Rows
 
 TOP = SCANS - LEAST_SCANS  # the level of an image that was not cut
-GRAIN = 64  # steps between two levels, when a share is computed
 Sizes = NDArray[np.int64]  # (images, TOP + 1): bytes of each image of a class at each level
 
 
@@ -99,46 +97,6 @@ def fitting_levels(sizes: Sequence[Sizes], room: int) -> list[NDArray[np.int64]]
     return np.split(levels, np.cumsum(list(map(len, sizes)))[:-1]) if sizes else []
 
 
-def between_levels(sizes: Sizes, at: float) -> NDArray[np.int64]:
-    """Bytes at a level that need not be whole: as if some images were at each of two levels."""
-    low, high = math.floor(at), math.ceil(at)
-    more = np.ceil((sizes[:, high] - sizes[:, low]) * (at - low))
-    found: NDArray[np.int64] = sizes[:, low] + more.astype(np.int64)
-    return found
-
-
-def common_level(held: Sequence[Sizes], room: int, new: int) -> float:
-    """The highest level at which the classes held need no more than an equal share of `room`.
-
-    The share counts `new` more classes, which take all of theirs. The result need not be whole;
-    it is 0 if classes must drop images even so.
-    """
-
-    def fits(step: int) -> bool:
-        costs = [between_levels(of_class, step / GRAIN) for of_class in held]
-        needs, firsts = [int(c.sum()) for c in costs], [int(c[0]) for c in costs]
-        share = level(room, [*needs, *[math.inf] * new], [*firsts, *[0] * new])
-        return all(need <= max(share, first) for need, first in zip(needs, firsts, strict=True))
-
-    low, high = 0, TOP * GRAIN
-    while low < high:
-        step = (low + high + 1) // 2
-        low, high = (step, high) if fits(step) else (low, step - 1)
-    return low / GRAIN
-
-
-def faded_costs(
-    held: Sequence[ClassImages], room: int, new: int, entry: IndexCost | None
-) -> tuple[list[NDArray[np.int64]], Callable[[Encoded], int]]:
-    """Bytes charged for images held, by class, and for an image of `new` classes.
-
-    All of them count at the level that leaves every class an equal share of `room`.
-    """
-    sizes = [sizes_of(images, entry) for images in held]
-    at = common_level(sizes, room, new)
-
-    def cost(image: Encoded) -> int:
-        row = np.array([sizes_by_level(image, image.cost(entry))])
-        return int(between_levels(row, at)[0])
-
-    return [between_levels(of_class, at) for of_class in sizes], cost
+def least_cost(image: Encoded, entry: IndexCost | None) -> int:
+    """Bytes charged for an image at the lowest level."""
+    return sizes_by_level(image, image.cost(entry))[0]

@@ -46,8 +46,8 @@ class ReplayMemory(Storing):
             `quality` later affects the images added from then on.
         accounting: "packed" stores shared JPEG tables once; "file" stores whole files, to
             compare with the paper.
-        fade: cut scans of images of codec jpeg-progressive before dropping images, when new
-            classes or a smaller budget need room. All images fade evenly, down to 5 of 10 scans.
+        fade: cut scans of images of codec jpeg-progressive before dropping images or leaving
+            them out. All images fade evenly, down to 5 of 10 scans.
         class_names: names by label, for messages and the file.
         transform: applied to each image when it is read as an item or sampled, not by `batches`.
         original_bytes: mean bytes of an original image, for budgets such as "20/class".
@@ -70,7 +70,7 @@ class ReplayMemory(Storing):
 
         Encodes images until the budget is used up; `Encoded` images are stored as they
         are. If the new classes need room, older classes lose their lowest ranks; if the
-        memory fades, all classes lose scans first. If anything fails, the memory stays
+        memory fades, all images lose scans first. If anything fails, the memory stays
         unchanged.
 
         Args:

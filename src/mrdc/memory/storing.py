@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -14,8 +15,8 @@ from mrdc.memory.accounting import coming, entry_cost, room
 from mrdc.memory.budget import share
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.contents import Contents
-from mrdc.memory.encode import Encoder, Item
-from mrdc.memory.fade import faded, faded_costs, fitting_levels, sizes_of
+from mrdc.memory.encode import Encoded, Encoder, Item
+from mrdc.memory.fade import faded, fitting_levels, least_cost, sizes_of
 from mrdc.memory.fill import Cost, Growing, Skip, check_filled, fill
 from mrdc.memory.names import IndexCost
 from mrdc.memory.photos import Index
@@ -47,7 +48,7 @@ class Storing(Contents):
         entry, budget = entry_cost(self, self.budget, more.values), self.budget
         bytes_left = room(self, budget, more)
         others = [images for n, images in self._classes.items() if n not in ranked]
-        held, cost = self._terms(others, bytes_left, len(ranked), entry)
+        held, cost = self._terms(others, entry)
         filled = self._fill(ranked, bytes_left, held, encoder, cost, threads, skip, progress)
         if lenient:
             filled = {n: grown for n, grown in filled.items() if grown.sizes or grown.waiting}
@@ -56,16 +57,14 @@ class Storing(Contents):
         self._fit({**self._classes, **new}, bytes_left, entry)
 
     def _terms(
-        self, others: Sequence[ClassImages], left: int, new: int, entry: IndexCost | None
+        self, others: Sequence[ClassImages], entry: IndexCost | None
     ) -> tuple[list[tuple[int, int]], Cost]:
         """What filling new classes depends on: costs of the others, and the cost of an image.
 
-        A memory that fades counts all images at the level that makes room for the new classes.
+        A memory that fades counts all images at the lowest level, so that as many as possible fit.
         """
-        if self.fade:
-            costs, cost = faded_costs(others, left, new, entry)
-        else:
-            costs, cost = [c.costs(entry) for c in others], lambda image: image.cost(entry)
+        cost: Cost = partial(least_cost if self.fade else Encoded.cost, entry=entry)
+        costs = [sizes_of(c, entry)[:, 0] if self.fade else c.costs(entry) for c in others]
         return [(int(c.sum()), int(c[0])) for c in costs], cost
 
     def _store_overall(
@@ -80,7 +79,7 @@ class Storing(Contents):
         encoder = self._encoder()
         more = coming(self, ranked, seen, encoder)
         entry, left = entry_cost(self, self.budget, more.values), room(self, self.budget, more)
-        cost = self._terms([], left, 0, entry)[1]
+        cost = self._terms([], entry)[1]
         filled = self._fill(ranked, UNLIMITED, [], encoder, cost, threads, skip)
         made = {n: self._made(n, grown, seen[n]) for n, grown in filled.items() if grown.sizes}
         classes = {**self._classes, **made}

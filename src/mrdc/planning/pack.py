@@ -93,8 +93,8 @@ def pack(
     Args:
         output: the memory file; `force` replaces an existing one.
         part_size: write a folder of memory files of at most this size, such as "1GB", instead.
-        fade: when the file needs room later, cut scans before dropping images; for codec
-            jpeg-progressive.
+        fade: cut scans before leaving out or dropping images, now and when the file needs room
+            later; for codec jpeg-progressive.
         options: as for `plan`; with one codec and one quality there is no search.
 
     Raises:
@@ -148,13 +148,16 @@ def _pack(settings: PackSettings, progress: Progress, embedder: "Embedder | None
             found = search(seen.pool, seen.budget, settings, exact=settings.exact)
             plan = make_plan(settings, seen, found)
             assert found.memory is not None
-            memory = found.memory
+            memory, rankings = found.memory, found.rankings
         else:
             by_original = seen.pool.rankings()
             rankings = compress_all(seen.pool, settings, space[0], by_original, known=True)[0]
-            memory = seen.pool.store(seen.budget, space[0], settings.accounting, rankings)
+        if settings.fade or not searching:
+            pair = (memory.codec, memory.quality) if searching else space[0]
+            memory = seen.pool.store(
+                seen.budget, pair, settings.accounting, rankings, settings.fade
+            )
     memory.notes["search"] = _lasting(plan) if plan else None
-    memory.fade = settings.fade
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
     check_output(path, settings.force, size is not None)  # again: it may have been written since
     memory.save(path)

@@ -74,7 +74,12 @@ class Pool:
         return self.arrange(self.rank(self.features, None))
 
     def store(
-        self, budget: Budget, pair: Pair, accounting: str, rankings: Sequence[Ranking]
+        self,
+        budget: Budget,
+        pair: Pair,
+        accounting: str,
+        rankings: Sequence[Ranking],
+        fade: bool = False,
     ) -> ReplayMemory:
         """Store images in rank order, in an unnamed file, until the budget is used up."""
         images = self.images
@@ -82,6 +87,7 @@ class Pool:
             budget,
             *pair,
             accounting="file" if accounting == "file" else "packed",
+            fade=fade,
             class_names=dict(enumerate(images.classes)),
             spool=self.folder,
             part_size=self.part_size,

@@ -126,7 +126,7 @@ class PackSettings(PlanSettings):
     """Write a folder of memory files of at most this size, such as 1GB, and a manifest, instead of
     one file. Other commands take the folder like a file; the budget is one for all parts."""
     fade: bool = False
-    """When `add` or `rebudget` needs room, cut scans of all images, down to 5 of 10, before images
-    are dropped; for --codec jpeg-progressive."""
+    """Cut scans of all images, down to 5 of 10, before images are left out, now and when `add` or
+    `rebudget` needs room; for --codec jpeg-progressive, best with --quality 75."""
     force: bool = False
     """Replace the output if it exists."""

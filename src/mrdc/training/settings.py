@@ -29,8 +29,8 @@ class MemorySettings(SearchSettings, Storage):
     """The replay memory of a run."""
 
     fade: bool = False
-    """Under a fixed budget, cut scans of all images, down to 5 of 10, before dropping images; for
-    codec jpeg-progressive."""
+    """Under a fixed budget, cut scans of all images, down to 5 of 10, before images are left out or
+    dropped; for codec jpeg-progressive, best with quality 75."""
     strict_budget: bool = False
     """Charge parameters that the method adds to the network (AANets' second branch), as fp32."""
 
