@@ -112,8 +112,8 @@ WORTH = {
     "compressed, `lucir-relaxed`, matched": "tiny-bytes-match",
 }
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
-GRIDS = ("cub", "flowers", "cifar", "tiny", "hands", "textures-grid")
-RELAXED_GRIDS = ("tiny-relaxed", "hands-relaxed")
+GRIDS = ("cub", "flowers", "cars", "cifar", "tiny", "tiny2", "hands", "textures-grid")
+RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed", "hands-relaxed")
 
 
 def powers(power: int) -> list[tuple[str, str]]:
@@ -123,16 +123,19 @@ def powers(power: int) -> list[tuple[str, str]]:
 
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
+    "runs cub-strong": lambda: compared("cub-strong"),
+    "grid cub-relaxed": lambda: grid("cub-relaxed", "5/class"),
     "pairs cub": lambda: pairs("cub"),
     "grid cub": lambda: grid("cub", "5/class"),
     "grid flowers": lambda: grid("flowers", "5/class"),
+    "grid cars": lambda: grid("cars", "5/class"),
     "grid cifar": lambda: grid("cifar", "5/class"),
     "grid tiny": lambda: grid("tiny", "5/class"),
     "grid tiny 20": lambda: grid("tiny", "20/class"),
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
-    "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "hands", "cifar-50"),
+    "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "hands", "cifar-50"),
     "headline": lambda: headline("cub", (3, 4)),
     "match relaxed": lambda: both_relaxed(
         "and matched",
