@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from mrdc.cli.runs import kept
+from mrdc.cli.runs import kept, run
 from mrdc.cli.verbs import as_published
 from mrdc.data import DATASETS
 from mrdc.experiments.classes import usual_size
@@ -251,6 +251,12 @@ def test_qualities_of_a_memory_in_words(
     """A single quality, or the quality chosen after each phase."""
     kept(Console(), result(quality=quality, memory=MemorySummary(90, 100, 7)))
     assert capsys.readouterr().out == f"Memory: 7 images as {words}, 90 of 100 bytes (8/class)\n"
+
+
+def test_a_run_says_what_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+    """If no new class was learned, for example."""
+    run(Console(), result(old_as_old=[None, 99.0], new_as_new=[None, 0.0], initial_forgetting=0.0))
+    assert "Note: only 0 % of the test images of new classes" in capsys.readouterr().out
 
 
 def test_test_images_that_are_training_images_are_reported(tmp_path: Path, cli: Cli) -> None:

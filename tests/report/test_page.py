@@ -145,6 +145,14 @@ def test_remarks_on_the_data(tmp_path: Path) -> None:
     ]
 
 
+def test_a_page_says_what_to_try(tmp_path: Path) -> None:
+    """The advice after a run, with the name of its folder."""
+    shares = {"old_as_old": [None, 43.0], "new_as_new": [None, 87.0]}
+    folders = [made(tmp_path / "a", result=shares), made(tmp_path / "b", seed=1)]
+    (note,) = section("runs", folders).parts[1:]
+    assert str(note).startswith("a: only 43 % of the test images of old classes")
+
+
 def test_means_and_deviations_over_seeds(tmp_path: Path) -> None:
     """55 and 65: 60 with a sample deviation of 7.07, as in the table of budgets and figures."""
     runs = [made(tmp_path / "a"), made(tmp_path / "b", (70.0, 60.0), seed=1)]

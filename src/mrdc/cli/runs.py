@@ -11,6 +11,7 @@ from mrdc.cli.tables import plain, remarks, some, styled, table
 from mrdc.codec.jpeg_progressive import SCANS
 from mrdc.experiments.pairs import Difference
 from mrdc.planning.settings import SYMBOLS
+from mrdc.training.advice import advice
 from mrdc.training.results import RunResult
 
 SCORES = {
@@ -60,6 +61,8 @@ def run(console: Console, found: RunResult, url: str | None = None) -> None:
             f"{found.initial_forgetting:.2f})"
         )
         console.print(styled((mean, "bold"), f"{published}, {forgetting}, {where}"))
+        for said in advice(found):
+            console.print(styled(("Note:", "yellow"), f" {said}."), soft_wrap=True)
     if found.held_out:
         console.print("The data has no test images: some training images were set aside.")
     if url is not None:

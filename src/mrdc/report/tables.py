@@ -8,6 +8,7 @@ from mrdc.data.images import some_of
 from mrdc.memory.file import MemoryFile
 from mrdc.report.figures import Grid, Part, Section
 from mrdc.report.runs import Group, Json, RunRecord, by_seed, named_data, with_spread
+from mrdc.training.advice import advice
 
 HELD_OUT = "no test images; accuracy is measured on training images that were set aside"
 CLASSES = "Averaged: mean over all phases. Forgetting: earlier tasks now minus their best."
@@ -35,6 +36,7 @@ def what_was_run(runs: Sequence[RunRecord]) -> Section:
             told += [HELD_OUT] if run.result.held_out else []
             told += [learned(run.result.in_training)] if run.result.in_training else []
             notes += [f"{run.data}: {what}." for what in told]
+            notes += [f"{run.path.name}: {what}." for what in advice(run.result)]
     if len({run.data for run in runs}) > 1:
         notes.append("These runs use different data: compare within one data set only.")
     return Section("runs", "What was run", [grid, *dict.fromkeys(notes)])
