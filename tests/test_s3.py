@@ -22,7 +22,7 @@ from mrdc.memory.replay import ReplayMemory
 from tests.cli.conftest import FAST
 from tests.conftest import jpeg, make_photos
 from tests.data.test_urls import contents
-from tests.memory.test_replay import filled, streams
+from tests.memory.memories import filled, streams
 from tests.processes import Cli
 from tests.processes import cli as cli
 from tests.stores import upload

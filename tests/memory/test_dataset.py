@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from mrdc._utils.errors import MemoryFileError
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg
-from tests.memory.test_replay import filled, streams
+from tests.memory.memories import filled, streams
 
 
 def epoch(memory: ReplayMemory, number: int | None = None, threads: int = 1) -> Tensor:

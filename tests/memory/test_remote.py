@@ -16,7 +16,7 @@ from mrdc.memory.edit import rebudget
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg
-from tests.memory.test_replay import filled, streams
+from tests.memory.memories import filled, streams
 from tests.stores import break_store, objects, upload
 from tests.stores import bucket as bucket
 
