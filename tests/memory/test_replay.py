@@ -17,9 +17,7 @@ from mrdc.memory.encode import Encoded
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg, pixels
-from tests.memory.memories import ACCOUNTING, CLASSES, MADE, PHOTOS, Photos
-from tests.memory.memories import filled
-from tests.memory.memories import streams
+from tests.memory.memories import ACCOUNTING, CLASSES, MADE, PHOTOS, Photos, filled, streams
 
 
 def test_exact_duplicates_are_stored_once() -> None:
