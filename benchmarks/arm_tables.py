@@ -10,7 +10,7 @@ from mrdc.experiments.worth import Point, worth
 from run_tables import spread, with_error
 
 RELAXED = ("lucir", "lucir-relaxed")
-TRAINING = {"cub": 5_994, "tiny": 1_500, "tiny2": 1_500, "hands": 1_500, "cifar": 5_000}  # images in all
+TRAINING = {"cub": 5_994, "tiny": 1_500, "tiny2": 1_500, "hands": 1_500, "cifar": 5_000}  # images
 Labels = tuple[str, str]
 SCORE = "average_incremental_accuracy"
 
