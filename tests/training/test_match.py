@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mrdc.codec import CODECS
+from mrdc.codec.image import decode
+from mrdc.codec.jpeg_progressive import LEAST_SCANS, cut
 from mrdc.codec.scaled import scaled
 from mrdc.data.examples import Companions, Examples, Places
+from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
 from mrdc.training.feed import Resident, open_feed
 from mrdc.training.match import Copies, copies_of
@@ -154,6 +157,21 @@ def test_copies_are_what_a_memory_would_store(codec: str, scale: float, quality:
         assert np.array_equal(copies.examples.photos[place].pixels(), wanted.pixels())
     same = np.array_equal(copies.examples[2][0], source[2][0])
     assert same == bool(memory.kept_sources()) == (codec == "jpeg")
+
+
+def test_copies_are_as_faded_as_the_memory() -> None:
+    """All images of the memory are down to their first five scans, and so are copies of others."""
+    source = examples([pixels(seed, 64, 64) for seed in range(10)])
+    memory = ReplayMemory(10**6, "jpeg-progressive", 75, fade=True)
+    memory.add({0: source.photos[:9]})
+    memory.rebudget(Budget(memory.nbytes * 0.4, "originals", 1.0))
+    assert set(memory.scans()) == {LEAST_SCANS}
+    copies = copies_of(source, np.arange(10), memory, 1.0)
+    assert copies is not None
+    for photo, wanted in zip(copies.examples.photos, memory.examples().photos, strict=False):
+        assert np.array_equal(photo.pixels(), wanted.pixels())
+    whole = CODECS["jpeg-progressive"].encode(source.photos[9].pixels(), 75)
+    assert np.array_equal(copies.examples.photos[9].pixels(), decode(cut(whole, LEAST_SCANS)))
 
 
 def test_nothing_is_copied_if_no_image_would_change() -> None:

@@ -135,8 +135,16 @@ class Encoder:
         return replace(image, body=body, tables=self.tables) if header == self.tables else image
 
 
-def as_stored(photo: Photo, codec: Codec, quality: int | None) -> Photo:
-    """A photo as training sees it once a memory has stored it; encoded now, and held in RAM."""
-    stored = Encoder(codec, quality, packed=False)(Arrival(photo))
+def as_stored(
+    photo: Photo,
+    codec: Codec,
+    quality: int | None,
+    fade: Callable[[Encoded], Encoded] = lambda image: image,
+) -> Photo:
+    """A photo as training sees it once a memory has stored it; encoded now, and held in RAM.
+
+    `fade` cuts scans of the image, if the memory would.
+    """
+    stored = fade(Encoder(codec, quality, packed=False)(Arrival(photo)))
     load = partial(restored, stored.body, stored_scale(codec.name, stored.kept))
     return Photo(photo.id, load, held=True)

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from mrdc._utils.seeds import named_seed
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec import Codec
+from mrdc.codec.jpeg_progressive import LEAST_SCANS
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.data.photo import Photo
 from mrdc.distributed.group import world
 from mrdc.memory.encode import as_stored
+from mrdc.memory.fade import TOP, faded
 from mrdc.memory.replay import ReplayMemory
 
 
@@ -89,15 +90,23 @@ def copies_of(
     if not (len(places) and len(memory)) or memory.codec.name == "original":
         return None
     chosen = examples.pick(places.tolist())
-    photos = compressed(chosen.photos, memory.codec, memory.quality, threads)
-    return Copies(probability, places, Examples(photos, chosen.labels))
+    return Copies(
+        probability, places, Examples(compressed(chosen.photos, memory, threads), chosen.labels)
+    )
 
 
 def compressed(
-    photos: Sequence[Photo], codec: Codec, quality: int | None, threads: int | None = None
+    photos: Sequence[Photo], memory: ReplayMemory, threads: int | None = None
 ) -> tuple[Photo, ...]:
-    """Photos as a memory stores them; every process encodes a part, and all get all of them."""
-    encode = partial(as_stored, codec=codec, quality=quality)
+    """Photos as a memory stores them; every process encodes a part, and all get all of them.
+
+    If scans of its images were cut, so are those of the copies, to the most frequent number.
+    """
+    scans = memory.scans()
+    level = max(scans, key=lambda count: scans[count]) - LEAST_SCANS if scans else TOP
+    encode = partial(
+        as_stored, codec=memory.codec, quality=memory.quality, fade=partial(faded, to=level)
+    )
     with workers(threads) as pool:
         own = [photo for _, photo in ordered(pool, encode, world().part(photos))]
     return tuple(world().join(own))
