@@ -135,6 +135,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
+    "match strong 20": lambda: matched("tiny-strong", "20/class"),
+    "match strong 5": lambda: matched("tiny-strong", "5/class"),
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "hands", "cifar-50"),
     "headline": lambda: headline("cub", (3, 4)),
     "match relaxed": lambda: both_relaxed(

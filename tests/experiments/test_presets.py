@@ -70,7 +70,7 @@ SPECIFIED: dict[str, tuple[float, float, int, tuple[int, ...] | None]] = {
     "lucir-dde": (0.1, 1e-4, 128, (30, 60)),
     "podnet-dde": (0.05, 5e-4, 64, None),
     "lucir-fidelity": (0.1, 1e-4, 128, (30, 60)),
-    "lucir-relaxed": (0.1, 1e-4, 128, (30, 60)),
+    "lucir-relaxed": (0.05, 5e-4, 128, None),
 }
 
 
@@ -82,6 +82,7 @@ def test_training_as_specified() -> None:
         assert (train.epochs, train.momentum) == (90, 0.9)
         assert train.schedule == ("cosine" if milestones is None else "multistep")
         assert train.brightness == (63 / 255 if milestones is None else 0)
+        assert train.match == (method == "lucir-relaxed")
         if milestones is not None:
             assert tuple(round(part * 90) for part in train.milestones) == milestones
 

@@ -22,6 +22,7 @@ BRIGHTNESS = 63 / 255  # as in PODNet and AANets
 PODNET = TrainSettings(
     lr=0.05, weight_decay=5e-4, batch_size=64, schedule="cosine", brightness=BRIGHTNESS
 )
+AANETS = replace(PODNET, batch_size=128)
 TRAINING: dict[str, TrainSettings] = {
     "finetune": TrainSettings(),
     "joint": TrainSettings(),
@@ -32,12 +33,12 @@ TRAINING: dict[str, TrainSettings] = {
     "podnet": PODNET,
     "tpcil": TrainSettings(),
     "mnemonics": TrainSettings(weight_decay=5e-4),
-    "lucir-aanets": replace(PODNET, batch_size=128),
+    "lucir-aanets": AANETS,
     "podnet-aanets": PODNET,
     "lucir-dde": TrainSettings(),
     "podnet-dde": PODNET,
     "lucir-fidelity": TrainSettings(),
-    "lucir-relaxed": TrainSettings(),
+    "lucir-relaxed": replace(AANETS, match=1.0),
 }
 WITHOUT_MEMORY = ("finetune", "joint")
 COLUMNS = ("cub-5", "cub-10", "cub-25", "sub-5", "sub-10", "sub-25", "full-5", "full-10")
