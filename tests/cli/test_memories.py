@@ -332,6 +332,7 @@ def test_fading(photos: Path, tmp_path: Path, cli: Cli) -> None:
         made = [*share, "--quality", *quality, *progressive, "--epsilon", "9", "--fade"]
         found = cli.json("pack", photos, *made, "--force", "-o", memory)
         assert found["items"] == packed["items"]
+        assert found["scans"] == cli.json("info", memory)["scans"]
         assert min(map(int, cli.json("info", memory)["scans"])) < 10
     assert cli("pack", *flags, "--fade", "-o", tmp_path / "plain") == 2
     assert "--fade cuts scans of codec jpeg-progressive, which jpeg does not have" in cli.err

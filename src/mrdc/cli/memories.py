@@ -93,6 +93,8 @@ def packed(console: Console, result: "Packed") -> None:
         console.print(box_line(about["boxes"]))
     if about["boxes"]:
         console.print(f"{count(about['boxes']['held'], 'box')} held")
+    if result.memory.fade and about["scans"]:
+        console.print(f"Scans: {scan_line(about['scans'])}")
     console.print(budget_line(about["budget"], about["items"]))
     used = about["file_bytes"] if about["whole_file"] else about["payload_bytes"]
     console.print(f"{size(about['budget_bytes'] - used)} of the budget left over")

@@ -71,6 +71,7 @@ class Packed:
             "budget": memory.budget.as_json(memory.budget_bytes),
             "kept_sources": memory.kept_sources(),
             "duplicates": sum(memory.duplicates().values()),
+            "scans": memory.scans(),
             "skipped": self.seen.skipped,
             "ignored": self.seen.images.ignored,
             "plan": self.plan.to_json() if self.plan else None,
