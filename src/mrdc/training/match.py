@@ -90,9 +90,8 @@ def copies_of(
     if not (len(places) and len(memory)) or memory.codec.name == "original":
         return None
     chosen = examples.pick(places.tolist())
-    return Copies(
-        probability, places, Examples(compressed(chosen.photos, memory, threads), chosen.labels)
-    )
+    photos = compressed(chosen.photos, memory, threads)
+    return Copies(probability, places, Examples(photos, chosen.labels))
 
 
 def compressed(
