@@ -1,10 +1,12 @@
 """Fill classes with encoded images until the bytes are used up.
 
-Images are encoded in parallel, each at most once, and taken in rank order, so the
-result does not depend on the number of threads.
+Images are encoded in parallel and taken in rank order, so the result does not depend on the number
+of threads. Outsized images come after all others of their class: one photo of twelve megapixels
+among thumbnails would otherwise take the place of a hundred, or keep all that follow out.
 """
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -19,6 +21,9 @@ from mrdc.memory.encode import Encoded, Item
 Skip = Callable[[ImageError], None]
 Cost = Callable[[Encoded], int]
 Spooling = Callable[[bytes], int]  # writes some bytes and returns their position
+OUTSIZED = 10  # times the median cost of the images of a class so far
+PROBE = 3  # images of a class to compare before the first one is taken
+SAMPLE = 1000  # images of a class to take the median of
 
 
 @dataclass
@@ -33,6 +38,8 @@ class Growing:
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     waiting: deque[Encoded] = field(default_factory=deque)  # encoded, until there is room
+    late: list[Item] | None = field(default_factory=list)  # outsized; None once requested
+    costs: list[int] = field(default_factory=list)  # of images seen, smallest first
     known: set[bytes] = field(default_factory=set)
     nbytes: int = 0
     first: int = 0  # cost of the first image, once known
@@ -42,18 +49,20 @@ class Growing:
     @property
     def done(self) -> bool:
         """True if no image is left to take."""
-        return not self.left and not self.waiting
+        return not self.left and not self.waiting and not self.late
 
     def request(self, share: int, mean: float) -> list[Item]:
         """The next images to encode, about as many as still fit; none while one waits."""
+        if not self.first:
+            return list(islice(self.pending, PROBE - len(self.waiting)))
         if self.waiting:
             return []
+        if not self.left and self.late:
+            self.pending, self.left, self.late = iter(self.late), len(self.late), None
         if self.sizes:
             mean = self.spent / len(self.sizes)
         count = max(1, int((share - self.spent) / mean)) if mean else 1
         count = min(count, 8 + 2 * len(self.sizes))  # in case the first ones were unusually small
-        count = min(count, self.left)
-        self.left -= count
         return list(islice(self.pending, count))
 
     @property
@@ -61,15 +70,32 @@ class Growing:
         """Cost of the first waiting image."""
         return self.cost(self.waiting[0])
 
-    def offer(self, image: Encoded) -> None:
-        """Queue an image; exact duplicates are counted and dropped."""
-        identity = image.identity
-        if identity in self.known:
+    def offer(self, item: Item, image: Encoded) -> None:
+        """Queue an image, or put it off; exact duplicates are counted and dropped."""
+        if image.identity in self.known:
             self.duplicates += 1
-        else:
-            self.known.add(identity)
-            self.waiting.append(image)
-            self.first = self.first or self.cost(image)
+            return
+        if self.late is not None and len(self.costs) < SAMPLE:
+            insort(self.costs, self.cost(image))
+        if self.late is not None and self.first and self._outsized(image):
+            self.late.append(item)  # to be encoded again, if it comes to that
+            return
+        self.known.add(image.identity)
+        self.waiting.append(image)
+
+    def _outsized(self, image: Encoded) -> bool:
+        return self.cost(image) > OUTSIZED * self.costs[(len(self.costs) - 1) // 2]
+
+    def start(self) -> None:
+        """Put off outsized images of the probe, and name the first image."""
+        if self.first or not self.waiting or (self.left and len(self.waiting) < PROBE):
+            return
+        large = [image for image in self.waiting if self._outsized(image)]
+        self.late = [*large]
+        for image in large:
+            self.waiting.remove(image)
+            self.known.remove(image.identity)
+        self.first = self.next_cost
 
     def settle(self, share: int) -> None:
         """Take waiting images, in order, while they fit."""
@@ -101,9 +127,9 @@ def fill(
     """Share `total` bytes between new classes and the classes already held.
 
     The first image of every class comes first; if these do not all fit, nothing is taken.
-    Then, in waves, each class encodes about as many images as still fit its share. When a
-    class runs out of images, the share of the others grows. Bytes left over at the end
-    buy one more image here and there.
+    Then, in waves, each class encodes about as many images as still fit its share; outsized
+    ones have to wait for all others. When a class runs out of images, the share of the
+    others grows. Bytes left over at the end buy one more image here and there.
 
     Args:
         images: new images by label, in rank order.
@@ -123,6 +149,8 @@ def fill(
     share = -1
     while True:
         before = share
+        for grown in classes.values():
+            grown.start()
         firsts = [*(first for _, first in held), *(grown.first for grown in classes.values())]
         needs = [grown.spent if grown.done else math.inf for grown in classes.values()]
         known = all(grown.first or grown.done for grown in classes.values())
@@ -139,14 +167,15 @@ def fill(
         made = ordered(pool, attempt, [item for _, item in wave if not isinstance(item, Encoded)])
         for grown, item in wave:
             image = attempt(item) if isinstance(item, Encoded) else next(made)[1]
+            grown.left -= 1
+            progress(0 if grown.late is None else 1)
             if isinstance(image, Encoded):
-                grown.offer(image)
+                grown.offer(item, image)
                 grown.settle(share)
             elif skip is None:
                 raise image
             else:
                 skip(image)
-            progress(1)
     rest = total - sum(min(need, max(first, share)) for need, first in held)
     rest -= sum(grown.spent for grown in classes.values())
     for grown in sorted(classes.values(), key=lambda grown: grown.spent):
