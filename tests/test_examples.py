@@ -27,11 +27,13 @@ def last_number(line: str) -> float:
 
 
 def test_training_loop() -> None:
-    """Compressed images in the same bytes: more of them, and less forgetting."""
-    _, nothing, originals, compressed = output(EXAMPLES / "training_loop.py").splitlines()
-    held = [int(line[14:24]) for line in (nothing, originals, compressed)]
-    assert held[0] == 0 < 3 * held[1] < held[2]
+    """Compressed images in the same bytes: more of them, and less forgetting, most if matched."""
+    _, *lines = output(EXAMPLES / "training_loop.py").splitlines()
+    nothing, originals, compressed, low, matched = lines
+    held = [int(line[16:26]) for line in (nothing, originals, compressed, low)]
+    assert held[0] == 0 < 3 * held[1] < held[2] < held[3]
     assert last_number(compressed) > last_number(originals)
+    assert last_number(matched) > last_number(low)
 
 
 def test_replay() -> None:

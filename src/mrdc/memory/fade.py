@@ -57,6 +57,11 @@ def scan_counts(places: Iterable[Rows]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
+def usual_level(scans: Mapping[int, int]) -> int:
+    """The most frequent level, from the number of images by scans; the top one if none fades."""
+    return max(scans, key=lambda count: scans[count]) - LEAST_SCANS if scans else TOP
+
+
 def _scans(rows: Rows, row: int) -> int:
     try:
         return len(scan_ends(rows.stream(row)))

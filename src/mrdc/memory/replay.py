@@ -3,19 +3,25 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex
+
+import numpy as np
+from PIL import Image as Pillow
 
 from mrdc._utils.errors import BudgetError, UsageError
 from mrdc._utils.store_path import as_path
+from mrdc.data.photo import Photo, channels_first
 from mrdc.memory.accounting import entry_cost, room
 from mrdc.memory.budget import Budget, parse_budget
 from mrdc.memory.classes import from_stored
 from mrdc.memory.contents import Transform
-from mrdc.memory.encode import Encoded, Item
+from mrdc.memory.encode import Encoded, Item, as_stored
+from mrdc.memory.fade import faded, usual_level
 from mrdc.memory.fill import Skip
 from mrdc.memory.folder import write_file, write_folder
-from mrdc.memory.inputs import Columns, Image, as_item, as_items, as_label
+from mrdc.memory.inputs import Columns, Image, as_item, as_items, as_label, as_photo
 from mrdc.memory.segments import Saved
 from mrdc.memory.stored import open_memory
 from mrdc.memory.storing import Advance, Storing
@@ -56,6 +62,8 @@ class ReplayMemory(Storing):
             one file. A budget in bytes bounds the folder.
         seed: of the images that `sample` draws.
     """
+
+    _counted: tuple[object, int] | None = None  # the classes at some time, and `_level` then
 
     def add(
         self,
@@ -204,6 +212,34 @@ class ReplayMemory(Storing):
         held = self._classes.keys() & seen.keys()
         counted = {label: replace(self._classes[label], seen=seen[label]) for label in held}
         self._replace(self._classes | counted)
+
+    def as_stored(self, image: Any) -> Any:
+        """An image of a new class as it will look once it is stored: encoded and decoded.
+
+        Old images are replayed compressed. Show new ones like this too, as the first transform of
+        their data set, and a network cannot learn to tell old from new by the compression. As
+        long as the memory is empty, or stores originals, an image stays as it is.
+
+        Args:
+            image: a PIL image, which returns one, as an array (h, w, 3) returns an array and a
+                tensor (3, h, w) a tensor; or a path, file contents or a Photo, which return
+                what an item of the memory is, without its transform.
+        """
+        photo = as_photo(image, "image", "image")
+        if len(self) and self.codec.name != "original":
+            photo = as_stored(photo, self.codec, self.quality, partial(faded, to=self._level))
+        elif not isinstance(image, str | os.PathLike | bytes | Photo):
+            return image
+        if isinstance(image, Pillow.Image):
+            return Pillow.fromarray(photo.pixels())
+        return photo.pixels() if isinstance(image, np.ndarray) else channels_first(photo.pixels())
+
+    @property
+    def _level(self) -> int:
+        """The level that most images have faded to, counted again when the images change."""
+        if self._counted is None or self._counted[0] is not self._classes:
+            self._counted = self._classes, usual_level(self.scans())
+        return self._counted[1]
 
     def _arriving(
         self, images: Sequence[Image], labels: Sequence[SupportsIndex], values: Columns | None

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from mrdc._utils.seeds import named_seed
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.jpeg_progressive import LEAST_SCANS
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.data.photo import Photo
 from mrdc.distributed.group import world
 from mrdc.memory.encode import as_stored
-from mrdc.memory.fade import TOP, faded
+from mrdc.memory.fade import faded, usual_level
 from mrdc.memory.replay import ReplayMemory
 
 
@@ -101,11 +100,8 @@ def compressed(
 
     If scans of its images were cut, so are those of the copies, to the most frequent number.
     """
-    scans = memory.scans()
-    level = max(scans, key=lambda count: scans[count]) - LEAST_SCANS if scans else TOP
-    encode = partial(
-        as_stored, codec=memory.codec, quality=memory.quality, fade=partial(faded, to=level)
-    )
+    fade = partial(faded, to=usual_level(memory.scans()))
+    encode = partial(as_stored, codec=memory.codec, quality=memory.quality, fade=fade)
     with workers(threads) as pool:
         own = [photo for _, photo in ordered(pool, encode, world().part(photos))]
     return tuple(world().join(own))
