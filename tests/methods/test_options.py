@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick")
     [
         ("lwf", "temperature=2.0 weight=0.25"),
         ("icarl", "temperature=2.0 weight=0.25 objective=kd"),
-        ("bic", "temperature=2.0 weighting=classes decay=0.1"),
+        ("bic", "temperature=2.0 weighting=phases decay=0.1"),
         ("lucir", "base=10.0 margin=0.5 rivals=2 balance=none balance_epochs=20 balance_lr=0.01"),
         (
             "podnet",

@@ -74,9 +74,9 @@ class BiC(Method):
     """
 
     temperature: float = 2.0
-    # Share of distillation in the loss: old classes among all; earlier phases among all (the
-    # released code); or "full", where cross-entropy and distillation are added unscaled.
-    weighting: Literal["classes", "phases", "full"] = "classes"
+    # Share of distillation in the loss: earlier phases among all, as in the released code; old
+    # classes among all; or "full", where cross-entropy and distillation are added unscaled.
+    weighting: Literal["phases", "classes", "full"] = "phases"
     decay: float = 0.1  # of gamma
     bias_: Tensor | None = None  # beta and gamma of the newest classes
     start_: int = 0  # the first of those
