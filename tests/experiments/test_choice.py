@@ -52,6 +52,7 @@ def test_every_rule_picks_and_loses_as_worked_out_by_hand() -> None:
         "R_q": ("jpeg 50", 1),
         "R_q as published": ("jpeg 10", 2),
         "r": ("jpeg 25", 0),
+        "r if matched": ("jpeg 10", 2),
         "discrepancy": ("jpeg 25", 0),
         "always 50": ("jpeg 50", 1),
         "always 75": ("jpeg 75", 3),

@@ -17,6 +17,7 @@ from mrdc.codec import CODECS
 from mrdc.codec.base import Codec
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import Jpeg
+from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.planning.pack import pack
 from mrdc.planning.plan import plan
 from mrdc.planning.selection import SELECTORS, Ranking, Seed
@@ -76,6 +77,37 @@ def test_sentence_gives_the_reason_of_the_criterion(photos: Path, criterion: str
     assert said.endswith(". A lower quality would gain nothing: all images fit.")
     bound = {"volume-ratio": 0.5, "ratio-per-image": 0.05}.get(criterion)
     assert (found.to_json()["criterion"], found.to_json()["epsilon"]) == (criterion, bound)
+
+
+def test_more_is_allowed_where_new_images_are_matched(photos: Path) -> None:
+    """r of 10 is 1.2: it passes with --matched, and a plan without it says so."""
+    plain = planned(photos, budget="8 originals")
+    rows = [Candidate("original", None, 8, ratio_per_image=1.0, discrepancy=0.1)]
+    rows += [
+        Candidate("jpeg", quality, images, ratio_per_image=r, discrepancy=r)
+        for quality, images, r in ((75, 12, 1.01), (25, 16, 1.04), (10, 20, 1.2))
+    ]
+
+    def said(**more: Any) -> str:
+        settings = replace(plain.settings, **more)
+        judged = judge(rows, settings)
+        best = choose_quality(judged, settings.criterion)
+        assert best is not None
+        found = replace(plain, settings=settings, candidates=judged, chosen=judged[best])
+        return found.sentence()
+
+    assert said() == (
+        "Store 16 images as jpeg 25 instead of 8 originals: compression changes what a network "
+        "sees by 4.0 % per image (r = 1.040), and up to 5 % is allowed. If you show new images as "
+        "they will be stored (--matched), jpeg 10 will do: 20 images."
+    )
+    assert said(matched=True) == (
+        "Store 20 images as jpeg 10 instead of 8 originals: compression changes what a network "
+        "sees by 20.0 % per image (r = 1.200), and up to 50 % is allowed where new images are "
+        "shown as stored."
+    )
+    assert said(matched=True, epsilon=0.02).startswith("Store 12 images as jpeg 75 instead")
+    assert "--matched" not in said(criterion="discrepancy")
 
 
 # Keywords

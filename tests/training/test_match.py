@@ -263,3 +263,14 @@ def test_methods_that_change_their_examples_can_be_matched(
     assert lesson is not None
     for place, copy in zip(copies.places, copies.examples.photos, strict=True):
         assert lesson.train.photos[place].id == copy.id and lesson.train.labels[place] >= 2
+
+
+@pytest.mark.parametrize(("match", "bound"), [(0.0, 0.05), (0.5, 0.05), (1.0, 0.5)])
+def test_a_matched_run_may_compress_more(match: float, bound: float) -> None:
+    """The bound of r, if it is not given; that of R_q is the paper's."""
+    train = TrainSettings(epochs=1, match=match)
+    by_volume = {"criterion": "volume-ratio"}
+    for memory, expected in (({}, bound), ({"epsilon": 0.1}, 0.1), (by_volume, 0.5)):
+        run = small_run("lucir", train=train, memory={"quality": "auto", **memory})
+        assert run.learner.exemplars is not None
+        assert run.learner.exemplars.settings.bound == expected

@@ -13,7 +13,7 @@ from mrdc._utils.extras import Tensor
 from mrdc._utils.store_path import as_path
 from mrdc.codec import CODECS, Codec
 from mrdc.memory.budget import Budget
-from mrdc.planning.choice import Candidate, Rule
+from mrdc.planning.choice import Candidate, Rule, choose_quality, judge
 from mrdc.planning.scan import Scan, check_settings, check_torch, engine, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
@@ -50,11 +50,23 @@ class Plan:
         count = f"all {chosen.quantity:,} images" if everything else f"{chosen.quantity:,} images"
         if chosen.codec == "original":
             why = "they fit as they are" if everything else self._why_not()
-            return f"Keep {count} as the original files: {why}."
+            return f"Keep {count} as the original files: {why}.{self._hint()}"
         plain = next(c for c in self.candidates if c.codec == "original")
         gain = f" instead of {plain.quantity:,} originals" if plain.quantity else ""
         lower = " A lower quality would gain nothing: all images fit." if everything else ""
-        return f"Store {count} as {chosen}{gain}: {self._why(plain)}.{lower}"
+        return f"Store {count} as {chosen}{gain}: {self._why(plain)}.{lower}{self._hint()}"
+
+    def _hint(self) -> str:
+        """What would be chosen if new images were shown as they will be stored, if that is more."""
+        loose = replace(self.settings, matched=True)
+        judged = judge(self.candidates, loose)
+        best = choose_quality(judged, loose.criterion)
+        if best is None or judged[best].quantity <= self.chosen.quantity:
+            return ""
+        return (
+            f" If you show new images as they will be stored (--matched), {judged[best]} will do: "
+            f"{judged[best].quantity:,} images."
+        )
 
     def _why(self, plain: Candidate) -> str:
         """Why compressed images are stored rather than original files."""
@@ -71,9 +83,10 @@ class Plan:
                 f"(R_q = {chosen.volume_ratio:.2f}, within {bound:g} of 1)"
             )
         change = 100 * abs(chosen.ratio_per_image - 1)
+        shown = " where new images are shown as stored" if self.settings.matched else ""
         return (
             f"compression changes what a network sees by {change:.1f} % per image "
-            f"(r = {chosen.ratio_per_image:.3f}), and up to {100 * bound:g} % is allowed"
+            f"(r = {chosen.ratio_per_image:.3f}), and up to {100 * bound:g} % is allowed{shown}"
         )
 
     def _why_not(self) -> str:

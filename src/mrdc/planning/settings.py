@@ -13,6 +13,7 @@ QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
 Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
 CRITERION: Criterion = "ratio-per-image"  # the default
 EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.05}  # default bounds; 0.5 is the paper's
+MATCHED = EPSILON | {"ratio-per-image": 0.5}  # if new images are shown as they will be stored
 BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
 Location = Annotated[
@@ -45,7 +46,8 @@ class SearchSettings:
     """What decides. volume-ratio: R_q, as in the paper; ratio-per-image: r, which is R_q per stored
     image; discrepancy: how well the stored images stand in for all originals."""
     epsilon: float | None = None
-    """A quality passes if R_q (by default 0.5) or r (0.05) is within this of 1."""
+    """A quality passes if R_q (by default 0.5) or r (0.05, or 0.5 if new images are shown as they
+    will be stored) is within this of 1."""
     rule: Literal["contiguous", "paper"] = "contiguous"
     """For R_q and r. contiguous: every better quality must pass too; paper: any that passes."""
     pairing: Literal["paired", "independent"] = "paired"
@@ -58,7 +60,12 @@ class SearchSettings:
     @property
     def bound(self) -> float | None:
         """How far from 1 the ratio may be; None for the discrepancy, which needs no bound."""
-        return EPSILON.get(self.criterion) if self.epsilon is None else self.epsilon
+        return self.bound_if(matched=False)
+
+    def bound_if(self, matched: bool) -> float | None:
+        """The bound if new images are, or are not, shown as they will be stored."""
+        usual = MATCHED if matched else EPSILON
+        return usual.get(self.criterion) if self.epsilon is None else self.epsilon
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,9 @@ class PlanSettings(SearchSettings, Source):
     columns: tuple[str, str] | None = None
     """Columns with the image (or its path) and the class, in a CSV with a heading, or a Parquet or
     Arrow file; by default path and label, or the only ones that fit."""
+    matched: bool = False
+    """You will show new images as they will be stored (`ReplayMemory.as_stored`): then r may be
+    within 0.5 of 1, because stronger compression pays."""
     max_side: int | None = None
     """Shrink images whose longer side exceeds this many pixels first, as if the source had been
     resized."""
@@ -114,6 +124,10 @@ class PlanSettings(SearchSettings, Source):
     with --threads workers."""
     plugin: tuple[str, ...] = ()
     """Modules to import first, which may register codecs, selectors or data sets."""
+
+    @property
+    def bound(self) -> float | None:
+        return self.bound_if(self.matched)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mrdc.data.images import some_of
-from mrdc.planning.settings import EPSILON, SYMBOLS
+from mrdc.planning.settings import EPSILON, MATCHED, SYMBOLS
 from mrdc.report.figures import (
     COLOURS,
     MARKS,
@@ -68,11 +68,12 @@ def _figure(group: Group) -> Figure:
         places = [*(phase.phase for phase in run.phases), "mean"]
         table = zip(places, *columns, strict=True)
         figure.data += [[row["codec"], row["quality"], *cells] for cells in table]
+    matched = run.settings.get("train", {}).get("match") == 1
     size = (4.7, 3.7) if len(shown) == 1 else (9.6, 3.7)
     with drawn(figure, max(1, len(shown)), size) as made:
         panels = np.atleast_1d(made)
         for axes, name in zip(panels, shown, strict=False):
-            criterion_axis(axes, name, EPSILON.get(name))
+            criterion_axis(axes, name, (MATCHED if matched else EPSILON).get(name))
             for number, (n, row) in enumerate(rows.items()):
                 _draw(axes, number, by_phase[name, n], f"{row['codec']} {row['quality']}")
             if name == "volume-ratio" and _cut(axes):

@@ -20,7 +20,8 @@ def advice(run: RunResult) -> list[str]:
             f"{run.method} preserves too much beside a memory of {run.memory.items:,} images; "
             "try lucir-relaxed"
         )
-    if old[-1] < min(FEW_OLD, new[-1]) and any(quality is not None for quality in stored):
+    compressed = any(quality is not None for quality in stored)
+    if old[-1] < min(FEW_OLD, new[-1]) and compressed and run.match != 1:
         said.append(
             f"only {old[-1]:.0f} % of the test images of old classes were assigned to an old "
             f"class, but {new[-1]:.0f} % of new ones to a new class: the network may tell old "

@@ -45,7 +45,7 @@ def make_exemplars(
     if not method.needs.replays:
         return None
     return Exemplars(
-        settings.memory,
+        settings.choice,
         stream,
         method.arrange,
         charge=added_bytes if settings.memory.strict_budget else 0,

@@ -180,6 +180,7 @@ class RunResult(Record):
     initial_forgetting: float | None = None
     networks_bytes: int | None = None  # in the last phase, of the network and of its teacher
     first_phase_seconds: float | None = None
+    match: float | None = None  # chance that new images were shown as the memory stores them
     strict_budget: bool | None = None
     order: str | None = None
     held_out: bool | None = None

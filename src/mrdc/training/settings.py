@@ -1,6 +1,6 @@
 """Settings of a run. Fields are flags of the same name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -61,6 +61,12 @@ class LearnSettings:
     threads: int | None = None
     """Threads that decode and encode, or processes where there is more to decode; by default one
     per core, and up to eight threads. Results do not depend on it."""
+
+    @property
+    def choice(self) -> MemorySettings:
+        """Settings of the memory, with the bound that suits the training."""
+        bound = self.memory.bound_if(matched=self.train.match == 1)
+        return replace(self.memory, epsilon=bound)
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,11 @@ def summarise_classes(
         networks_bytes=phases[-1].networks_bytes,
         sizes=list(stream.sizes),
         first_phase_seconds=phases[0].first_phase_seconds,
+        match=settings.train.match,
         strict_budget=settings.memory.strict_budget,
         held_out=stream.held_out,
         ignored=stream.ignored,
-        **totals(settings.memory, phases),
+        **totals(settings.choice, phases),
     )
 
 
