@@ -50,9 +50,10 @@ def grid() -> None:
 
 
 ARMS = (  # label, compressed, name, colour
-    ("tiny-bytes", False, "original files", "#555555"),
+    ("tiny-bytes-default", True, "JPEG 10, lucir-relaxed", "#0072b2"),
+    ("tiny-bytes-default", False, "original files, lucir-relaxed", "#56b4e9"),
     ("tiny-bytes", True, "JPEG 10, LUCIR", "#d55e00"),
-    ("tiny-bytes-relaxed", True, "JPEG 10, lucir-relaxed", "#0072b2"),
+    ("tiny-bytes", False, "original files, LUCIR", "#e69f00"),
 )
 
 

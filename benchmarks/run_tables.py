@@ -185,7 +185,7 @@ def regret(*labels: str) -> str:
 def bounds(*labels: str) -> str:
     """What r loses with other bounds: the rows of r in tables of `regret`."""
     rows: list[list[object]] = [["r within", "mean", "interval", "worst"]]
-    for bound in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1):
+    for bound in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.2, 0.5):
         with patch.dict(EPSILON, {"ratio-per-image": bound}):
             lines = regret(*labels).splitlines()
         _, _, *lost = (

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from statistics import mean
 
 from adapter_tables import buffers, same_bytes, strategies
 from arm_tables import (
@@ -30,6 +31,7 @@ from run_tables import (
     scene_pairs,
     scenes,
     trials,
+    with_error,
 )
 from speed_tables import (
     clusters,
@@ -44,7 +46,8 @@ from speed_tables import (
     times,
 )
 
-DOCS = ("adapters", "fading", "scale", "speed")
+RESULTS = ("choice", "replay", "detection", "built-in")
+DOCS = ("adapters", "fading", "scale", "speed", *(f"results/{name}" for name in RESULTS))
 NAMES = ("README.md", "REPRODUCTION.md", *(f"docs/{name}.md" for name in DOCS))
 PAGES = [HERE.parent / name for name in NAMES]
 
@@ -106,6 +109,27 @@ def studies() -> str:
     return table(*rows) + "\n" + "\n".join(answers) + "\n"
 
 
+def loops() -> str:
+    """A training loop of one's own, without and with matching, averaged over the phases."""
+    head = ["quality", "images held", "runs", "averaged, %", "matched", "gain", "gain, last phase"]
+    rows: list[list[object]] = [list(head)]
+    runs = read("loop")
+    for quality in dict.fromkeys(run["quality"] for run in runs):
+        both = [(r["plain"], r["matched"], r["images"]) for r in runs if r["quality"] == quality]
+        rows.append(
+            [
+                quality,
+                f"{mean(images for _, _, images in both):.0f}",
+                len(both),
+                f"{mean(mean(plain) for plain, _, _ in both):.2f}",
+                f"{mean(mean(shown) for _, shown, _ in both):.2f}",
+                with_error([mean(shown) - mean(plain) for plain, shown, _ in both]),
+                with_error([shown[-1] - plain[-1] for plain, shown, _ in both]),
+            ]
+        )
+    return table(*rows)
+
+
 WORTH = {
     "compressed, `lucir`": "tiny-bytes",
     "compressed, `lucir-relaxed`": "tiny-bytes-relaxed",
@@ -113,45 +137,53 @@ WORTH = {
 }
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
 GRIDS = ("cub", "flowers", "cars", "cifar", "tiny", "tiny2", "hands", "textures-grid")
-RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed", "hands-relaxed")
-
-
-def powers(power: int) -> list[tuple[str, str]]:
-    """Labels of runs of `lucir-relaxed` with power 1, and with this one."""
-    return [(f"{data}-relaxed", f"{data}-power{power}") for data in ("tiny", "hands")]
+RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed")
+DEFAULT_GRIDS = tuple(
+    f"{data}-default" for data in ("cub", "cifar", "tiny", "tiny2", "hands", "textures")
+)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "runs cub": lambda: compared("cub"),
     "runs cub-strong": lambda: compared("cub-strong"),
+    "runs cub-default": lambda: compared("cub-default"),
+    "pairs cub-default": lambda: pairs("cub-default"),
+    "grid cub-default": lambda: grid("cub-default", "5/class"),
     "grid cub-relaxed": lambda: grid("cub-relaxed", "5/class"),
     "pairs cub": lambda: pairs("cub"),
     "grid cub": lambda: grid("cub", "5/class"),
     "grid flowers": lambda: grid("flowers", "5/class"),
+    "grid flowers-1": lambda: grid("flowers-1", "5/class"),
     "grid cars": lambda: grid("cars", "5/class"),
     "grid cifar": lambda: grid("cifar", "5/class"),
     "grid tiny": lambda: grid("tiny", "5/class"),
     "grid tiny 20": lambda: grid("tiny", "20/class"),
     "grid hands": lambda: grid("hands", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
+    "match cub-relaxed": lambda: matched("cub-relaxed", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
     "match strong 20": lambda: matched("tiny-strong", "20/class"),
     "match strong 5": lambda: matched("tiny-strong", "5/class"),
-    "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "hands", "cifar-50"),
-    "headline": lambda: headline("cub", (3, 4)),
+    "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "cifar-50"),
+    "headline": lambda: headline(3),
     "match relaxed": lambda: both_relaxed(
         "and matched",
         ("tiny-relaxed", "tiny-relaxed-match"),
         ("tiny-bytes-relaxed", "tiny-bytes-match"),
     ),
-    "power 2": lambda: both_relaxed("power=2", *powers(2)),
-    "power 4": lambda: both_relaxed("power=4", *powers(4)),
+    "power 2": lambda: both_relaxed("power=2", ("tiny-relaxed", "tiny-power2")),
+    "power 4": lambda: both_relaxed("power=4", ("tiny-relaxed", "tiny-power4")),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
+    "bytes default": lambda: bytes_worth(
+        "tiny-bytes-default", {"compressed": "tiny-bytes-default"}
+    ),
     "selectors tiny": lambda: arms("`herding`", *TINY, of=selector),
     "candidates tiny": lambda: arms("jpeg 25", *TINY, of=candidate),
     "remedies tiny": lambda: arms("`lucir`", *TINY, of=remedy),
     "regret": lambda: regret(*GRIDS),
     "regret relaxed": lambda: regret(*RELAXED_GRIDS),
+    "regret default": lambda: regret(*DEFAULT_GRIDS),
+    "bounds default": lambda: bounds(*DEFAULT_GRIDS),
     "bounds relaxed": lambda: bounds(*RELAXED_GRIDS),
     "bounds": lambda: bounds(*GRIDS),
     "trials cub": lambda: trials("cub-trials"),
@@ -173,13 +205,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "adapters throughput": buffers,
     "fade cuts": cuts,
     "fade held": held,
-    "fade trained hands": lambda: arms("drop", "hands-fade", of=fading),
+    "fade trained cub": lambda: arms("drop", "cub-fade", of=fading),
     "fade trained tiny": lambda: arms("drop", "tiny-fade", of=fading),
     "clusters": clusters,
     "streaming": streaming,
     "ranks": ranks,
     "ranks runs": ranks_runs,
     "plan costs": plan_costs,
+    "loops": loops,
     "peers": peers,
     "peers in short": peers_in_short,
 }
