@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from mrdc._utils.errors import UsageError
@@ -38,20 +39,31 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def benchmark(root: Path, task_labels: bool = False, inside: bool = False) -> Any:
-    """Two experiences of two classes; the transform belongs to the benchmark, or is `inside`."""
+def benchmark(
+    root: Path, task_labels: bool = False, inside: bool = False, watch: list[Any] | None = None
+) -> Any:
+    """Two experiences of two classes; the transform belongs to the benchmark, or is `inside`.
+
+    `watch` collects the pixels of training images before they are transformed.
+    """
     from avalanche.benchmarks import nc_benchmark
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
     view = transforms.Compose([transforms.Resize((SIDE, SIDE)), transforms.ToTensor()])
+
+    def train(image: Image.Image) -> Any:
+        if watch is not None:
+            watch.append(np.asarray(image))
+        return view(image)
+
     folders = [ImageFolder(root / part, view if inside else None) for part in ("train", "test")]
     return nc_benchmark(
         *folders,
         n_experiences=2,
         task_labels=task_labels,
         shuffle=False,
-        train_transform=None if inside else view,
+        train_transform=None if inside else train,
         eval_transform=None if inside else view,
     )
 
@@ -113,22 +125,69 @@ def test_a_quality_is_chosen_by_the_strategys_own_network(root: Path) -> None:
     )
 
 
-def test_icarl_der_and_task_labels(root: Path) -> None:
-    """Strategies with their own kind of storage, and a stream with task labels."""
-    from avalanche.training.supervised import DER, ICaRL, Replay
+@pytest.mark.parametrize("matched", [False, True])
+@pytest.mark.parametrize("name", ["Naive", "ICaRL", "DER"])
+def test_new_images_can_be_shown_as_they_will_be_stored(
+    root: Path, name: str, matched: bool
+) -> None:
+    """From the second experience on, with the plugin and in strategies with their own buffers."""
+    seen: list[Any] = []
+    made = benchmark(root, watch=seen)
+    strategy, policy = strategy_of(name, quality=10, matched=matched)
+    before, new = (pixels_of(root / "train" / folder) for folder in ("class0", "class2"))
+    strategy.train(made.train_stream[0])
+    assert contains(seen, before)
+    seen.clear()
+    copies = [policy.memory.as_stored(image) for image in new]
+    strategy.train(made.train_stream[1])
+    assert (contains(seen, copies), contains(seen, new)) == (matched, not matched)
+    assert policy.memory.labels == [0, 1, 2, 3]
+    assert np.array_equal(policy.buffer_groups[2].buffer[0][0].shape, (3, SIDE, SIDE))
+    strategy.eval(made.test_stream)
+    assert policy.store.settings.bound == (0.5 if matched else 0.05)
 
-    from mrdc.adapters.avalanche import use_mrdc
 
+def strategy_of(name: str, **options: Any) -> tuple[Any, Any]:
+    """A strategy and the policy that holds its memory."""
+    from avalanche.training.supervised import DER, ICaRL, Naive
+
+    from mrdc.adapters.avalanche import byte_replay, use_mrdc
+
+    if name == "Naive":
+        plugin = byte_replay("20kB", **options)
+        return Naive(**parts(plugins=[plugin])), plugin.storage_policy
+    if name == "DER":
+        der = DER(**parts(), batch_size_mem=4)
+        return der, use_mrdc(der, "20kB", **options)
     net = Net()
     given = {k: v for k, v in parts().items() if k not in ("model", "criterion")}
     given["optimizer"] = torch.optim.SGD(net.parameters(), lr=0.01)
     extra = {"memory_size": 9, "buffer_transform": None, "fixed_memory": True}
     icarl = ICaRL(net.features, net.classifier, **given, **extra)
-    policy = use_mrdc(icarl, "20kB", quality=50)
+    return icarl, use_mrdc(icarl, "20kB", **options)
+
+
+def pixels_of(folder: Path) -> list[Any]:
+    return [np.asarray(Image.open(path).convert("RGB")) for path in sorted(folder.iterdir())]
+
+
+def contains(seen: list[Any], images: list[Any]) -> bool:
+    """True if all of the images are there; all or none must be."""
+    found = {any(np.array_equal(image, one) for one in seen) for image in images}
+    assert len(found) == 1
+    return found == {True}
+
+
+def test_icarl_der_and_task_labels(root: Path) -> None:
+    """Strategies with their own kind of storage, and a stream with task labels."""
+    from avalanche.training.supervised import Replay
+
+    from mrdc.adapters.avalanche import use_mrdc
+
+    icarl, policy = strategy_of("ICaRL", quality=50)
     learn(icarl, benchmark(root))
     assert len(policy.memory) == 24
-    der = DER(**parts(), batch_size_mem=4)
-    held = use_mrdc(der, "20kB", quality=50)
+    der, held = strategy_of("DER", quality=50)
     learn(der, benchmark(root))
     image, _, _, logits = held.buffer[3]
     assert image.shape == (3, SIDE, SIDE) and logits.shape == (CLASSES,)

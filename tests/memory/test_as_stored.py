@@ -11,6 +11,7 @@ from PIL import Image
 
 from mrdc._utils.errors import UsageError
 from mrdc.codec import CODECS
+from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg, pixels
@@ -33,7 +34,7 @@ def test_an_image_looks_as_it_does_from_the_memory(codec: str) -> None:
 
 
 def test_what_goes_in_comes_out(tmp_path: Path) -> None:
-    """A PIL image, an array or a tensor; from a file, a tensor as items of the memory are."""
+    """A PIL image, an array, a tensor or a Photo; from a file a tensor, as from the memory."""
     memory, image = memory_of("jpeg", 10), pixels(3, 40, 30)
     array = memory.as_stored(image)
     assert array.shape == (40, 30, 3)
@@ -43,6 +44,8 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert np.array_equal(np.array(picture), array)
     tensor = memory.as_stored(torch.from_numpy(image).permute(2, 0, 1))
     assert torch.equal(tensor, torch.from_numpy(array).permute(2, 0, 1))
+    photo = memory.as_stored(Photo("a", lambda: image))
+    assert (photo.id, photo.pixels().tolist()) == ("a", array.tolist())
     path = tmp_path / "a.png"
     Image.fromarray(image).save(path)
     for given in (path, str(path), path.read_bytes()):

@@ -4,10 +4,11 @@
     use_mrdc(MIR(...), "20MB")            # any strategy with a buffer of Avalanche's own
 
 Images are stored as files, before the benchmark's transforms, and decoded when they are replayed.
-Images of one class, task and transform form a group; groups share the budget equally.
+Images of one class, task and transform form a group; groups share the budget equally. With
+`matched=True` images of new experiences are shown as they will be stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute, Transfor
 from avalanche.benchmarks.utils.data_attribute import TensorDataAttribute
 from avalanche.benchmarks.utils.utils import concat_datasets
 from avalanche.models.utils import avalanche_forward
-from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.plugins import ReplayPlugin, SupervisedPlugin
 from avalanche.training.storage_policy import ExemplarsBuffer
 from avalanche.training.supervised import DER, FeatureReplay
 from avalanche.training.supervised.icarl import _ICaRLPlugin
@@ -39,7 +40,7 @@ def byte_replay(
 ) -> ReplayPlugin:
     """Experience replay within a byte budget; `options` as for `mrdc.Replay`."""
     policy = ByteBuffer(budget, **options)
-    return ReplayPlugin(IMAGES, batch_size_mem=batch_size_mem, storage_policy=policy)
+    return ByteReplay(IMAGES, batch_size_mem=batch_size_mem, storage_policy=policy)
 
 
 def use_mrdc(strategy: Any, budget: int | str, **options: Any) -> "ByteBuffer":
@@ -61,6 +62,7 @@ def use_mrdc(strategy: Any, budget: int | str, **options: Any) -> "ByteBuffer":
             found.append(plugin)
     if not found:
         raise UsageError(f"{type(strategy).__name__} has no storage policy to replace")
+    strategy.plugins.insert(0, Matching(policy))
     return policy
 
 
@@ -127,21 +129,38 @@ class ByteBuffer(ExemplarsBuffer):
 
     def post_adapt(self, agent_state: Any, exp: Any) -> None:
         """Store images of an experience."""
-        data = exp.dataset
-        self._form = Form.of(data)
+        self._form = Form.of(exp.dataset)
         photos: dict[int, list[Photo]] = {}
-        for index in range(len(data)):
-            raw, place, transforms = locate(data._flat_data, index)
-            task = int(getattr(data, TASKS)[index]) if hasattr(data, TASKS) else None
-            label = self._label(Group(int(data.targets[index]), task, transforms))
-            of_group = photos.setdefault(label, [])
-            seen = self.memory.seen(label) if label in self.memory.labels else 0
-            of_group.append(as_photo(raw, place, f"{label}/{seen + len(of_group)}"))
+        for label, photo in self._photos(exp.dataset):
+            photos.setdefault(label, []).append(photo)
         values: dict[int, dict[str, Any]] = {}
         for label, of_group in photos.items() if self.logits else ():
             values[label] = {LOGITS: self._embed(agent_state, of_group, outputs=True).numpy()}
         self.store.learn_with(partial(self._embed, agent_state), photos, values)
         self._refresh()
+
+    def match(self, strategy: Any) -> None:
+        """If matched, let the strategy see its new images as they will be stored."""
+        if not self.store.settings.matched or not len(self.memory):
+            return
+        data = strategy.adapted_dataset
+        self._form = Form.of(data)
+        copies: dict[int, list[Photo]] = {}
+        for label, photo in self._photos(data):
+            copies.setdefault(label, []).append(self.memory.as_stored(photo))
+        shown = [self._data(label, photos) for label, photos in copies.items()]
+        strategy.adapted_dataset = concat_datasets(shown).train()
+
+    def _photos(self, data: AvalancheDataset) -> Iterator[tuple[int, Photo]]:
+        """Images of an experience, each with the memory's label of its group."""
+        counts: dict[int, int] = {}
+        for index in range(len(data)):
+            raw, place, transforms = locate(data._flat_data, index)
+            task = int(getattr(data, TASKS)[index]) if hasattr(data, TASKS) else None
+            label = self._label(Group(int(data.targets[index]), task, transforms))
+            seen = self.memory.seen(label) if label in self.memory.labels else 0
+            number = counts[label] = counts.get(label, seen - 1) + 1
+            yield label, as_photo(raw, place, f"{label}/{number}")
 
     def _label(self, group: Group) -> int:
         """The memory's label of a group; a new one for a group not seen before."""
@@ -180,32 +199,56 @@ class ByteBuffer(ExemplarsBuffer):
         for place, label in enumerate(examples.labels):
             places[label].append(place)
         self.buffer_groups = {
-            label: Fixed(self._data(label, [examples.photos[place] for place in at], at))
+            label: Fixed(self._data(label, [examples.photos[n] for n in at], self._beside(at)))
             for label, at in places.items()
         }
         self.buffer = concat_datasets(self.buffer_datasets)
 
-    def _data(self, label: int, photos: Sequence[Photo], at: Sequence[int]) -> AvalancheDataset:
-        """The images of a group, in the form of the experiences' data sets."""
+    def _beside(self, at: Sequence[int]) -> list[Any]:
+        """Attributes stored beside images of the memory."""
+        if not self.logits:
+            return []
+        rows = [torch.from_numpy(self.memory.values(place)[LOGITS].copy()) for place in at]
+        return [TensorDataAttribute(rows, LOGITS, use_in_getitem=True)]
+
+    def _data(
+        self, label: int, photos: Sequence[Photo], beside: Sequence[Any] = ()
+    ) -> AvalancheDataset:
+        """Images of a group, in the form of the experiences' data sets."""
         assert self._form is not None
         group = self.groups[label]
         values = {TARGETS: group.target, TASKS: group.task}
-        attributes = []
+        attributes: list[Any] = []
         for name, shown in self._form.attributes:
             if name in values:
                 attributes.append(DataAttribute([values[name]] * len(photos), name, shown))
             elif shown:
                 raise UsageError(f"samples have {name!r}, which is not stored")
-        if self.logits:
-            rows = [torch.from_numpy(self.memory.values(place)[LOGITS].copy()) for place in at]
-            attributes.append(TensorDataAttribute(rows, LOGITS, use_in_getitem=True))
         views = {name: Through(group.transforms, name) for name in ("train", "eval")}
         return self._form.kind(
             [Stored(photos, group.target)],
-            data_attributes=attributes,
+            data_attributes=[*attributes, *beside],
             transform_groups=TransformGroups(views),
             collate_fn=self._form.collate,
         )
+
+
+class Matching(SupervisedPlugin):
+    """Shows new images as the memory will store them, if it is matched."""
+
+    def __init__(self, policy: ByteBuffer):
+        super().__init__()
+        self.policy = policy
+
+    def after_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
+        self.policy.match(strategy)
+
+
+class ByteReplay(ReplayPlugin):
+    """Avalanche's replay from a ByteBuffer."""
+
+    def after_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
+        self.storage_policy.match(strategy)
 
 
 class Fixed(ExemplarsBuffer):

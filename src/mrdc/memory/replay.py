@@ -221,15 +221,17 @@ class ReplayMemory(Storing):
         long as the memory is empty, or stores originals, an image stays as it is.
 
         Args:
-            image: a PIL image, which returns one, as an array (h, w, 3) returns an array and a
-                tensor (3, h, w) a tensor; or a path, file contents or a Photo, which return
-                what an item of the memory is, without its transform.
+            image: a PIL image, an array (h, w, 3), a tensor (3, h, w) or a `Photo`, which return
+                the same kind; or a path or file contents, which return what an item of the memory
+                is, without its transform.
         """
         photo = as_photo(image, "image", "image")
         if len(self) and self.codec.name != "original":
             photo = as_stored(photo, self.codec, self.quality, partial(faded, to=self._level))
-        elif not isinstance(image, str | os.PathLike | bytes | Photo):
+        elif not isinstance(image, str | os.PathLike | bytes):
             return image
+        if isinstance(image, Photo):
+            return photo
         if isinstance(image, Pillow.Image):
             return Pillow.fromarray(photo.pixels())
         return photo.pixels() if isinstance(image, np.ndarray) else channels_first(photo.pixels())

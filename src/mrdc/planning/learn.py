@@ -34,7 +34,7 @@ from mrdc.planning.search import (
     search_space,
 )
 from mrdc.planning.selection import SELECTORS, random_choice, usual_selector
-from mrdc.planning.settings import SearchSettings
+from mrdc.planning.settings import ChoiceSettings, SearchSettings
 
 if TYPE_CHECKING:
     from mrdc.nn.embed import Embedder
@@ -66,7 +66,8 @@ class Replay:
         seed: of random selections and of samples.
         threads: that decode and encode; by default one per core, up to eight.
         progress: called with the name and length of each stage, returns a counter.
-        search: settings of a search, as for `plan`: `codec`, `qualities`, `select`, `epsilon`, ...
+        search: settings of a search, as for `plan`: `codec`, `qualities`, `select`, `epsilon`, ...;
+            `matched=True` if you show new images by `memory.as_stored`.
     """
 
     def __init__(
@@ -236,12 +237,12 @@ class Replay:
         return found.memory
 
 
-def _settings(search: Mapping[str, Any], accounting: Any) -> SearchSettings:
+def _settings(search: Mapping[str, Any], accounting: Any) -> ChoiceSettings:
     """Settings of a search from keyword arguments."""
-    known = {field.name: field for field in fields(SearchSettings)}
+    known = {field.name: field for field in fields(ChoiceSettings)}
     for name in search:
         lookup(known, name, "setting of Replay")
-    return SearchSettings(**as_settings({**search, "accounting": accounting}))  # type: ignore[typeddict-item]
+    return ChoiceSettings(**as_settings({**search, "accounting": accounting}))  # type: ignore[typeddict-item]
 
 
 def _fixed(quality: int | str, settings: SearchSettings) -> Pair:

@@ -129,6 +129,7 @@ class PlanOptions(TypedDict, total=False):
     weights: Path | None
     criterion: Criterion
     epsilon: float | None
+    matched: bool
     rule: Rule
     pairing: Literal["paired", "independent"]
     volume: Volume

@@ -69,6 +69,19 @@ class SearchSettings:
 
 
 @dataclass(frozen=True)
+class ChoiceSettings(SearchSettings):
+    """Settings of a search for training that is not a run of mrdc."""
+
+    matched: bool = False
+    """You will show new images as they will be stored (`ReplayMemory.as_stored`): then r may be
+    within 0.5 of 1, because stronger compression pays."""
+
+    @property
+    def bound(self) -> float | None:
+        return self.bound_if(self.matched)
+
+
+@dataclass(frozen=True)
 class Source:
     """What to plan for."""
 
@@ -83,7 +96,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class PlanSettings(SearchSettings, Source):
+class PlanSettings(ChoiceSettings, Source):
     """Settings that `plan` and `pack` share."""
 
     qualities: Annotated[tuple[int, ...], tyro.conf.arg(name="quality")] = QUALITIES
@@ -91,9 +104,6 @@ class PlanSettings(SearchSettings, Source):
     columns: tuple[str, str] | None = None
     """Columns with the image (or its path) and the class, in a CSV with a heading, or a Parquet or
     Arrow file; by default path and label, or the only ones that fit."""
-    matched: bool = False
-    """You will show new images as they will be stored (`ReplayMemory.as_stored`): then r may be
-    within 0.5 of 1, because stronger compression pays."""
     max_side: int | None = None
     """Shrink images whose longer side exceeds this many pixels first, as if the source had been
     resized."""
@@ -124,10 +134,6 @@ class PlanSettings(SearchSettings, Source):
     with --threads workers."""
     plugin: tuple[str, ...] = ()
     """Modules to import first, which may register codecs, selectors or data sets."""
-
-    @property
-    def bound(self) -> float | None:
-        return self.bound_if(self.matched)
 
 
 @dataclass(frozen=True)

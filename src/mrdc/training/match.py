@@ -7,7 +7,6 @@ class may be shown as a compressed copy, as the memory would store it.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from mrdc._utils.threads import ordered, workers
 from mrdc.data.examples import Companions, Examples, Places
 from mrdc.data.photo import Photo
 from mrdc.distributed.group import world
-from mrdc.memory.encode import as_stored
-from mrdc.memory.fade import faded, usual_level
 from mrdc.memory.replay import ReplayMemory
 
 
@@ -96,12 +93,7 @@ def copies_of(
 def compressed(
     photos: Sequence[Photo], memory: ReplayMemory, threads: int | None = None
 ) -> tuple[Photo, ...]:
-    """Photos as a memory stores them; every process encodes a part, and all get all of them.
-
-    If scans of its images were cut, so are those of the copies, to the most frequent number.
-    """
-    fade = partial(faded, to=usual_level(memory.scans()))
-    encode = partial(as_stored, codec=memory.codec, quality=memory.quality, fade=fade)
+    """Photos as a memory stores them; every process encodes a part, and all get all of them."""
     with workers(threads) as pool:
-        own = [photo for _, photo in ordered(pool, encode, world().part(photos))]
+        own = [photo for _, photo in ordered(pool, memory.as_stored, world().part(photos))]
     return tuple(world().join(own))
