@@ -5,7 +5,8 @@
 
 PyCIL's learners keep exemplars in `_data_memory`, as paths or as pixels. Paths lead to stored files
 in a folder; pixels are decoded from the memory after each task, so a learner that trains on pixels
-holds them in RAM while it trains, as it does with the new images.
+holds them in RAM while it trains, as it does with the new images. With `matched=True` new images
+are shown as they will be stored.
 """
 
 import tempfile
@@ -17,13 +18,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from mrdc._utils.errors import UsageError
 from mrdc.adapters.features import embed_photos
 from mrdc.adapters.store import Store
 from mrdc.data.photo import Photo, file_photo
 from mrdc.memory.export import extension
+from mrdc.memory.replay import ReplayMemory
 
 BYPASS = ("_construct_exemplar", "build_rehearsal_memory")  # methods that some learners override
 
@@ -46,7 +48,45 @@ def use_mrdc(model: Any, budget: int | str, folder: Path | None = None, **option
         folder.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="mrdc-", dir=folder))
     model.build_rehearsal_memory = partial(_build, model, store, place)
+    if store.settings.matched:
+        learn = model.incremental_train
+        model.incremental_train = lambda manager: learn(Matched(manager, store.memory))
     return store
+
+
+class Matched:
+    """A data manager whose new images are shown in training as the memory will store them."""
+
+    def __init__(self, manager: Any, memory: ReplayMemory):
+        self.manager, self.memory = manager, memory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.manager, name)
+
+    def get_dataset(
+        self, indices: Any, source: str, mode: str, appendent: Any = None, **options: Any
+    ) -> Any:
+        data = self.manager.get_dataset(indices, source, mode, appendent=appendent, **options)
+        if source != "train" or mode != "train" or options.get("ret_data"):
+            return data
+        return Shown(data, len(data) - (len(appendent[0]) if appendent else 0), self.memory)
+
+
+class Shown(Dataset[Any]):
+    """A data set of PyCIL, whose first `new` images look as the memory will store them."""
+
+    def __init__(self, data: Any, new: int, memory: ReplayMemory):
+        self.data, self.new, self.memory = data, new, memory
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= self.new:
+            return self.data[index]
+        image = self.data.images[index]
+        opened = Image.open(image).convert("RGB") if self.data.use_path else Image.fromarray(image)
+        return index, self.data.trsf(self.memory.as_stored(opened)), self.data.labels[index]
 
 
 def _build(model: Any, store: Store, folder: Path, data_manager: Any, per_class: int) -> None:
