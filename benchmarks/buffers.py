@@ -1,7 +1,8 @@
 """How much do Avalanche's buffers and ours hold in the same bytes, and how fast are they read?
 
-python benchmarks/buffers.py bytes --photos CUB   images held and accuracy in the same bytes
-python benchmarks/buffers.py throughput           images/s from a buffer
+python benchmarks/buffers.py bytes --photos CUB       images held and accuracy in the same bytes
+python benchmarks/buffers.py matched --photos CIFAR   accuracy with and without matching
+python benchmarks/buffers.py throughput               images/s from a buffer
 """
 
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from avalanche.models import SlimResNet18
 from avalanche.training import plugins as av_plugins
 from avalanche.training import supervised as av
 from avalanche.training.storage_policy import ReservoirSamplingBuffer
@@ -127,6 +129,42 @@ def same_bytes(photos: Path, label: str, epochs: int, seeds: int) -> None:
                 )
 
 
+# Matching
+
+
+def matched(photos: Path, label: str, epochs: int, seeds: int) -> None:
+    """Accuracy of Naive with replay of quality 10, new images as they are and as stored."""
+    side, budget = 32, "100kB"
+    benchmark = make_benchmark(photos, 5, side)
+    tests = [loaded(experience) for experience in benchmark.test_stream]
+    for seed in range(seeds):
+        scores: dict[str, list[float]] = {}
+        for arm, shown in (("plain", False), ("matched", True)):
+            torch.manual_seed(seed)
+            net = SlimResNet18(benchmark.n_classes)
+            plugin = byte_replay(budget, quality=10, matched=shown)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+            given = parts(net) | {"optimizer": optimizer, "train_mb_size": 32}
+            strategy = av.Naive(**given | {"train_epochs": epochs}, plugins=[plugin])
+            found = scores[arm] = []
+            for number, experience in enumerate(benchmark.train_stream, start=1):
+                strategy.train(experience)
+                found.append(round(accuracy(net, tests[:number]), 2))
+        emit(
+            "adapters",
+            question="matched",
+            label=label,
+            images=len(plugin.storage_policy.memory),
+            **scores,
+            quality=10,
+            budget=budget,
+            epochs=epochs,
+            side=side,
+            run_seed=seed,
+            **machine(),
+        )
+
+
 # Throughput
 
 
@@ -178,16 +216,17 @@ def throughput(photos: Path | None, label: str) -> None:
 def main() -> None:
     warnings.filterwarnings("ignore")
     parser = options(__doc__)
-    parser.add_argument("question", choices=["bytes", "throughput"])
+    parser.add_argument("question", choices=["bytes", "matched", "throughput"])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=2)
     args = parser.parse_args()
     if args.question == "throughput":
         throughput(args.photos, args.label)
     elif args.photos is None:
-        parser.error("bytes needs --photos FOLDER with train/ and test/ of class folders")
+        parser.error(f"{args.question} needs --photos FOLDER, with train/ and test/ of classes")
     else:
-        same_bytes(args.photos, args.label, args.epochs, args.seeds)
+        measure = same_bytes if args.question == "bytes" else matched
+        measure(args.photos, args.label, args.epochs, args.seeds)
 
 
 if __name__ == "__main__":
