@@ -110,6 +110,17 @@ def test_more_is_allowed_where_new_images_are_matched(photos: Path) -> None:
     assert "--matched" not in said(criterion="discrepancy")
 
 
+def test_quality_5_is_considered_where_new_images_are_matched(photos: Path) -> None:
+    """Unless qualities are given."""
+
+    def tried(**options: Any) -> list[int | None]:
+        return [c.quality for c in planned(photos, budget="8 originals", **options).candidates]
+
+    assert tried() == [None, 90, 75, 50, 25, 10]
+    assert tried(matched=True) == [None, 90, 75, 50, 25, 10, 5]
+    assert tried(matched=True, qualities=(60,)) == [None, 60]
+
+
 # Keywords
 
 

@@ -20,7 +20,7 @@ from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
 from mrdc.training.feed import Resident, open_feed
 from mrdc.training.match import Copies, copies_of
-from mrdc.training.settings import TrainSettings
+from mrdc.training.settings import LearnSettings, MemorySettings, TrainSettings
 from tests.conftest import jpeg, pixels
 from tests.helpers import (
     KilledError,
@@ -267,10 +267,15 @@ def test_methods_that_change_their_examples_can_be_matched(
 
 @pytest.mark.parametrize(("match", "bound"), [(0.0, 0.05), (0.5, 0.05), (1.0, 0.5)])
 def test_a_matched_run_may_compress_more(match: float, bound: float) -> None:
-    """The bound of r, if it is not given; that of R_q is the paper's."""
+    """A wider bound of r, and quality 5, unless they are given; the bound of R_q is the paper's."""
     train = TrainSettings(epochs=1, match=match)
     by_volume = {"criterion": "volume-ratio"}
+    usual = (5, 10, 25, 50, 75, 90) if match == 1 else (10, 25, 50, 75, 90)
     for memory, expected in (({}, bound), ({"epsilon": 0.1}, 0.1), (by_volume, 0.5)):
-        run = small_run("lucir", train=train, memory={"quality": "auto", **memory})
+        auto = {"quality": "auto", "qualities": None}
+        run = small_run("lucir", train=train, memory=auto | memory)
         assert run.learner.exemplars is not None
-        assert run.learner.exemplars.settings.bound == expected
+        settings = run.learner.exemplars.settings
+        assert (settings.bound, settings.tried) == (expected, usual)
+    given = LearnSettings(train=train, memory=MemorySettings(qualities=(30, 60)))
+    assert given.choice.tried == (30, 60)

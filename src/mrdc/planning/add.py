@@ -13,7 +13,7 @@ from mrdc.memory.encode import Arrival, Item
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.scan import Scan, scan
 from mrdc.planning.search import Progress, Ranking, compress_all, in_order, quiet
-from mrdc.planning.settings import QUALITIES, Location, PlanSettings
+from mrdc.planning.settings import Location, PlanSettings
 
 if TYPE_CHECKING:
     from mrdc.nn.embed import Embedder
@@ -71,7 +71,7 @@ def _add(
         settings.photos,
         str(memory.budget),
         codec=(memory.codec.name,),
-        qualities=QUALITIES if memory.quality is None else (memory.quality,),
+        qualities=None if memory.quality is None else (memory.quality,),
         select=settings.select,
         embed=settings.embed,
         weights=settings.weights,

@@ -10,6 +10,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from mrdc._utils.store_path import as_path
 
 QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
+LOWER = 5  # considered, too, if new images are shown as they will be stored
 Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
 CRITERION: Criterion = "ratio-per-image"  # the default
 EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.05}  # default bounds; 0.5 is the paper's
@@ -34,8 +35,9 @@ class SearchSettings:
 
     codec: tuple[str, ...] = ("jpeg",)
     """Codecs to consider; `mrdc list` names them."""
-    qualities: tuple[int, ...] = QUALITIES
-    """Qualities to consider."""
+    qualities: tuple[int, ...] | None = None
+    """Qualities to consider; by default 10 25 50 75 90, and also 5 if new images are shown as they
+    will be stored."""
     scale: tuple[float, ...] = (1.0,)
     """Scales to consider with every quality: 0.5 shrinks an image to half its sides before it is
     encoded; decoding restores its size."""
@@ -58,13 +60,21 @@ class SearchSettings:
     """packed: store JPEG tables once; file: store every image as a whole file, as in the paper."""
 
     @property
+    def matched(self) -> bool:
+        """True if new images are shown as they will be stored, which changes defaults."""
+        return False
+
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """The qualities to consider."""
+        if self.qualities is not None:
+            return self.qualities
+        return (LOWER, *QUALITIES) if self.matched else QUALITIES
+
+    @property
     def bound(self) -> float | None:
         """How far from 1 the ratio may be; None for the discrepancy, which needs no bound."""
-        return self.bound_if(matched=False)
-
-    def bound_if(self, matched: bool) -> float | None:
-        """The bound if new images are, or are not, shown as they will be stored."""
-        usual = MATCHED if matched else EPSILON
+        usual = MATCHED if self.matched else EPSILON
         return usual.get(self.criterion) if self.epsilon is None else self.epsilon
 
 
@@ -73,12 +83,8 @@ class ChoiceSettings(SearchSettings):
     """Settings of a search for training that is not a run of mrdc."""
 
     matched: bool = False
-    """You will show new images as they will be stored (`ReplayMemory.as_stored`): then r may be
-    within 0.5 of 1, because stronger compression pays."""
-
-    @property
-    def bound(self) -> float | None:
-        return self.bound_if(self.matched)
+    """You will show new images as they will be stored (`ReplayMemory.as_stored`): then stronger
+    compression pays, r may be within 0.5 of 1, and quality 5 is considered, too."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +105,9 @@ class Source:
 class PlanSettings(ChoiceSettings, Source):
     """Settings that `plan` and `pack` share."""
 
-    qualities: Annotated[tuple[int, ...], tyro.conf.arg(name="quality")] = QUALITIES
-    """Qualities to consider. One codec with one quality needs no search."""
+    qualities: Annotated[tuple[int, ...] | None, tyro.conf.arg(name="quality")] = None
+    """Qualities to consider; by default 10 25 50 75 90, and also 5 if --matched. One codec with one
+    quality needs no search."""
     columns: tuple[str, str] | None = None
     """Columns with the image (or its path) and the class, in a CSV with a heading, or a Parquet or
     Arrow file; by default path and label, or the only ones that fit."""

@@ -59,9 +59,11 @@ class Contents:
             self.embedder = None if run.detects else load_embedder(f"run:{run.path}")
         self.labels: NDArray[Any] = file.arrays["labels"]
         self.names = file.class_names  # in order of arrival
-        names, qualities = (run.memory.get(key, ()) for key in ("codec", "qualities"))
-        codecs = [CODECS.find(name) for name in names]
-        self.pairs = [(codec, int(q)) for codec in codecs if codec.qualities for q in qualities]
+        self.pairs = [
+            (CODECS.find(row["codec"]), int(row["quality"]))
+            for row in run.last.candidates
+            if row["quality"] is not None
+        ]
 
     def memory(self) -> Section:
         """Bytes of each class, and some images at each quality."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from mrdc.nn.settings import TrainSettings as TrainSettings
-from mrdc.planning.settings import SearchSettings
+from mrdc.planning.settings import ChoiceSettings, SearchSettings
 
 TRAIN = TrainSettings()
 
@@ -64,9 +64,11 @@ class LearnSettings:
 
     @property
     def choice(self) -> MemorySettings:
-        """Settings of the memory, with the bound that suits the training."""
-        bound = self.memory.bound_if(matched=self.train.match == 1)
-        return replace(self.memory, epsilon=bound)
+        """Settings of the memory, with the qualities and the bound that suit the training."""
+        names = ("criterion", "qualities", "epsilon")
+        given = {name: getattr(self.memory, name) for name in names}
+        suited = ChoiceSettings(**given, matched=self.train.match == 1)
+        return replace(self.memory, qualities=suited.tried, epsilon=suited.bound)
 
 
 @dataclass(frozen=True)
