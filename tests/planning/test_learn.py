@@ -84,6 +84,15 @@ def test_settings_of_the_search_are_passed_on() -> None:
     assert (made.memory.codec.name, made.memory.quality) == ("webp", 20)
 
 
+def test_more_is_allowed_where_new_images_are_matched() -> None:
+    """A wider bound of r, and a lower quality."""
+    made = [Replay("12kB", embed=CHEAP, threads=1, matched=matched) for matched in (False, True)]
+    plain, matched = (one.learn({0: photos(0)}) for one in made)
+    assert (plain.settings.bound, matched.settings.bound) == (0.05, 0.5)
+    assert 5 in {c.quality for c in matched.found.candidates}
+    assert 5 not in {c.quality for c in plain.found.candidates}
+
+
 def test_classes_may_come_again() -> None:
     """With names that stay unique, and values in the order of the ranking."""
     made = replay("1MB", 50)
