@@ -111,6 +111,44 @@ def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
     return table(*rows)
 
 
+def lower(label: str) -> str:
+    """Qualities below 10 and smaller images, by data and budget, and how they differ from 10."""
+    groups: dict[tuple[str, str], dict[str, dict[int, Row]]] = {}
+    for run in read("runs"):
+        if run["label"] == label:
+            arms = groups.setdefault((run["data"], run["budget"]), {})
+            arms.setdefault(f"{run['codecs'][0]} {run['quality']}", {})[run["seed"]] = run
+    head = ["data", "budget", "stored as", "images held", "averaged, %, by seed"]
+    rows: list[list[object]] = [[*head, "difference from 10", "after the last phase"]]
+    many: list[float] = []  # what 5 gains where it holds many more images
+    for (data, budget), arms in sorted(groups.items()):
+        base = arms.get("jpeg 10", {})
+        for arm, runs in sorted(arms.items(), key=lambda item: first_items(item[1])):
+            pairs = [(run, base[seed]) for seed, run in sorted(runs.items()) if seed in base]
+            gains = [run[SCORE] - other[SCORE] for run, other in pairs]
+            last = [run["accuracy"][-1] - other["accuracy"][-1] for run, other in pairs]
+            if arm == "jpeg 5" and first_items(runs) > 1.25 * first_items(base or runs):
+                many += gains
+            rows.append(
+                [
+                    data,
+                    budget,
+                    arm,
+                    f"{mean(run['memory']['items'] for run in runs.values()):,.0f}",
+                    ", ".join(f"{run[SCORE]:.2f}" for _, run in sorted(runs.items())),
+                    with_error(gains) if gains and arm != "jpeg 10" else "",
+                    with_error(last) if gains and arm != "jpeg 10" else "",
+                ]
+            )
+    said = f"{len(many)} pairs where 5 holds at least a quarter more images than 10"
+    return table(*rows) + f"\nOver the {said}, it gains {with_error(many)}.\n"
+
+
+def first_items(runs: dict[int, Row]) -> int:
+    """Images held in the run of the first seed."""
+    return int(runs[min(runs)]["memory"]["items"])
+
+
 def plain(settings: Row) -> bool:
     """LUCIR with 5 originals per class and nothing else changed but the memory."""
     same = settings["method"] == "lucir" and settings["memory"]["budget"] == "5/class"

@@ -12,6 +12,7 @@ from arm_tables import (
     candidate,
     fading,
     headline,
+    lower,
     relaxed,
     remedy,
     selector,
@@ -173,6 +174,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "power 2": lambda: both_relaxed("power=2", ("tiny-relaxed", "tiny-power2")),
     "power 4": lambda: both_relaxed("power=4", ("tiny-relaxed", "tiny-power4")),
+    "lower": lambda: lower("low"),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "bytes default": lambda: bytes_worth(
         "tiny-bytes-default", {"compressed": "tiny-bytes-default"}
