@@ -110,11 +110,10 @@ def studies() -> str:
     return table(*rows) + "\n" + "\n".join(answers) + "\n"
 
 
-def loops() -> str:
-    """A training loop of one's own, without and with matching, averaged over the phases."""
+def matching(runs: list[Row]) -> str:
+    """Training that is not a run of mrdc, without and with matching, averaged over the phases."""
     head = ["quality", "images held", "runs", "averaged, %", "matched", "gain", "gain, last phase"]
     rows: list[list[object]] = [list(head)]
-    runs = read("loop")
     for quality in dict.fromkeys(run["quality"] for run in runs):
         both = [(r["plain"], r["matched"], r["images"]) for r in runs if r["quality"] == quality]
         rows.append(
@@ -214,7 +213,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "ranks": ranks,
     "ranks runs": ranks_runs,
     "plan costs": plan_costs,
-    "loops": loops,
+    "loops": lambda: matching(read("loop")),
+    "adapters matched": lambda: matching(
+        [row for row in read("adapters") if row["question"] == "matched"]
+    ),
     "peers": peers,
     "peers in short": peers_in_short,
 }

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 OTHERS = {"--tyro-print-completion", "--strict", "--adapters", "--cases", "--only"}
-BENCHMARKS = {"--photos", "--label"}
+BENCHMARKS = {"--photos", "--label", "--epochs", "--seeds"}
 TORCHRUN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint"}
 SLURM = {"--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--requeue"}
 
