@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from mrdc._utils.errors import UsageError
 from mrdc.codec.scaled import split_scale
-from mrdc.planning.settings import EPSILON, SYMBOLS, Criterion, SearchSettings
+from mrdc.planning.settings import EPSILON, QUALITIES, SYMBOLS, Criterion, SearchSettings
 from mrdc.planning.volume import from_log
 
 Rule = Literal["contiguous", "paper"]
 NEARLY = 0.02  # quantities that differ by less than this share count as equal
+NEARLY_LOW = 0.25  # the same for qualities below the paper's, which distort much more
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,8 @@ def _beats(new: Candidate, old: Candidate, criterion: Criterion) -> bool:
     images for next to nothing. Qualities of two codecs cannot be compared, so the discrepancy
     decides.
     """
-    nearly = abs(new.quantity - old.quantity) < NEARLY * old.quantity
+    low = new.quality is not None and new.quality < min(QUALITIES)
+    nearly = abs(new.quantity - old.quantity) < (NEARLY_LOW if low else NEARLY) * old.quantity
     if nearly and (old.quality is None or old.codec == new.codec):
         return False
     if nearly or criterion == "discrepancy":
