@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from statistics import mean, median, stdev
 from unittest.mock import patch
 
 from common import RESULTS, Row, read, table
 from mrdc._utils.text import ratio
 from mrdc.detection.methods import SCENE_METHODS
+from mrdc.experiments.choice import regret as losses
 from mrdc.experiments.presets import COLUMNS, TABLE_1
 from mrdc.planning.settings import EPSILON
-from mrdc.report.choices import choice
+from mrdc.report.choices import choice, rule_row
+from mrdc.report.choices import trials as grid_runs
 from mrdc.report.figures import Grid
-from mrdc.report.runs import find_runs
+from mrdc.report.runs import RunRecord, find_runs
 
 APS = ("ap", "ap50", "ap75")
 # Deviations of the paper's CUB columns (5, 10 and 25 phases)
@@ -174,24 +177,27 @@ def matched(label: str, budget: str) -> str:
     return table(*rows)
 
 
+@cache
+def runs_of(*labels: str) -> list[RunRecord]:
+    """All runs of some labels that have finished a phase."""
+    return [run for run in find_runs([RESULTS / label for label in labels]) if run.phases]
+
+
 def regret(*labels: str) -> str:
     """What every rule for choosing a quality loses against grids of full runs."""
-    runs = find_runs([RESULTS / label for label in labels])
-    parts = choice([run for run in runs if run.phases]).parts
+    parts = choice(runs_of(*labels)).parts
     grids = [part for part in parts if isinstance(part, Grid)]
     return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in grids)
 
 
 def bounds(*labels: str) -> str:
-    """What r loses with other bounds: the rows of r in tables of `regret`."""
+    """What r loses with other bounds: the row of r in the table of `regret`."""
     rows: list[list[object]] = [["r within", "mean", "interval", "worst"]]
+    found = grid_runs(runs_of(*labels))
     for bound in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.2, 0.5):
         with patch.dict(EPSILON, {"ratio-per-image": bound}):
-            lines = regret(*labels).splitlines()
-        _, _, *lost = (
-            next(line for line in lines if line.startswith("| r |")).strip("| ").split(" | ")
-        )
-        rows.append([bound, *lost])
+            lost = next(row for row in losses(found)["rules"] if row["rule"] == "r")
+        rows.append([bound, *(rule_row(lost)[str(name)] for name in rows[0][1:])])
     return table(*rows)
 
 

@@ -2,7 +2,12 @@
 
 import math
 import types
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+# Type hints of a class by name; kept, because they take long to resolve.
+hints_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def fits(value: object, hint: Any) -> bool:
@@ -27,7 +32,7 @@ def fits(value: object, hint: Any) -> bool:
         return (
             isinstance(value, dict)
             and hint.__required_keys__ <= value.keys()
-            and all(fits(value[n], h) for n, h in get_type_hints(hint).items() if n in value)
+            and all(fits(value[n], h) for n, h in hints_of(hint).items() if n in value)
         )
     if hint in (int, float):
         number = isinstance(value, int if hint is int else int | float)

@@ -32,7 +32,10 @@ def choice(runs: Sequence[RunRecord]) -> Section:
     found = trials(runs)
     table = regret(found)
     if table["grids"]:
-        rules, rows = [_rule(row) for row in table["rules"]], [_grid(row) for row in table["grids"]]
+        rules, rows = (
+            [rule_row(row) for row in table["rules"]],
+            [_grid(row) for row in table["grids"]],
+        )
         picks = "What each rule picks, and the points it loses."
         section.parts += [Grid.of(rules, CAPTION), Grid.of(rows, picks), predicted(grids(found))]
     return section
@@ -54,7 +57,8 @@ def trials(runs: Sequence[RunRecord]) -> list[Trial]:
     return found
 
 
-def _rule(row: Json) -> Json:
+def rule_row(row: Json) -> Json:
+    """What a rule loses, as it is shown."""
     known = row["low"] is not None
     return {
         "rule": row["rule"],

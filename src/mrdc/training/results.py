@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, NotRequired, Self, TypedDict, get_type_hints
+from typing import Any, NotRequired, Self, TypedDict
 
 from mrdc._utils.errors import DataError
-from mrdc._utils.typed import fits
+from mrdc._utils.typed import fits, hints_of
 
 Json = dict[str, Any]
 
@@ -67,7 +67,7 @@ class Record:
         given = {name: values[name] for name in known if name in values}
         if isinstance(given.get("memory"), dict):
             given["memory"] = MemorySummary.from_json(given["memory"])
-        hints = {**get_type_hints(cls), **cls.rows}
+        hints = {**hints_of(cls), **cls.rows}
         for name, value in given.items():
             if not fits(value, hints[name]):
                 raise DataError(f"{name} of a {cls.__name__} cannot be {value!r:.60}")
