@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 import time
@@ -125,14 +126,39 @@ def work(
 ) -> None:
     """Run a command with its output in files: the work of a process."""
     os.environ["MRDC_CACHE"] = cache
-    for ending, descriptor in (("out", 1), ("err", 2)):
-        os.dup2(os.open(f"{log}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    write_to(log)
     torch.set_num_threads(threads)
     if death is not None:
         mortal(*death)
     code = main(arguments)
     sys.stdout.flush()
     os._exit(code)
+
+
+def write_to(log: Path) -> None:
+    """Send the output of this process to files."""
+    for ending, descriptor in (("out", 1), ("err", 2)):
+        os.dup2(os.open(f"{log}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+
+
+def run_script(path: Path, log: Path, cache: str) -> None:
+    """Run a script as `python PATH` does, but with torch imported already."""
+    os.environ["MRDC_CACHE"] = cache
+    write_to(log)
+    sys.argv, sys.path[:0] = [str(path)], [str(path.parent)]
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def script_output(path: Path, folder: Path) -> str:
+    """The standard output of a script in a process of its own; `folder` takes its files."""
+    log = folder / path.stem
+    process = FORK.Process(target=run_script, args=(path, log, os.environ["MRDC_CACHE"]))
+    process.start()
+    process.join(120)
+    process.kill()  # if it does not end
+    process.join()
+    assert process.exitcode == 0, Path(f"{log}.err").read_text()
+    return Path(f"{log}.out").read_text()
 
 
 class Running:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.processes import script_output
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -26,9 +28,9 @@ def last_number(line: str) -> float:
     return float(re.findall(r"[\d.]+", line)[-1])
 
 
-def test_training_loop() -> None:
+def test_training_loop(tmp_path: Path) -> None:
     """Compressed images in the same bytes: more of them, and less forgetting, most if matched."""
-    _, *lines = output(EXAMPLES / "training_loop.py").splitlines()
+    _, *lines = script_output(EXAMPLES / "training_loop.py", tmp_path).splitlines()
     nothing, originals, compressed, low, matched = lines
     held = [int(line[16:26]) for line in (nothing, originals, compressed, low)]
     assert held[0] == 0 < 3 * held[1] < held[2] < held[3]
@@ -36,18 +38,18 @@ def test_training_loop() -> None:
     assert last_number(matched) > last_number(low)
 
 
-def test_replay() -> None:
+def test_replay(tmp_path: Path) -> None:
     """Replay forgets less, within its bytes."""
-    nothing, replayed = output(EXAMPLES / "replay.py").splitlines()
+    nothing, replayed = script_output(EXAMPLES / "replay.py", tmp_path).splitlines()
     score = re.compile(r"accuracy +([\d.]+) %")
     before, after = (float(score.findall(line)[0]) for line in (nothing, replayed))
     assert after > before + 20
     assert " images of 10 classes, " in replayed
 
 
-def test_own_method() -> None:
+def test_own_method(tmp_path: Path) -> None:
     """A method with replay beats finetuning."""
-    finetune, mine = output(EXAMPLES / "own_method.py").splitlines()
+    finetune, mine = script_output(EXAMPLES / "own_method.py", tmp_path).splitlines()
     assert finetune.startswith("finetune   0 images held") and mine.startswith("mine ")
     assert last_number(mine) > last_number(finetune)
 
@@ -63,9 +65,10 @@ def test_own_method_as_a_plugin(tmp_path: Path) -> None:
     assert "Averaged incremental accuracy" in printed
 
 
-def test_own_codec() -> None:
+def test_own_codec(tmp_path: Path) -> None:
     """R_q notices that colour is gone, and a file of the codec can be opened."""
-    *candidates, sentence, stored, colour = output(EXAMPLES / "own_codec.py").splitlines()
+    lines = script_output(EXAMPLES / "own_codec.py", tmp_path).splitlines()
+    *candidates, sentence, stored, colour = lines
     grey = [line for line in candidates if line.startswith("grey-jpeg")]
     assert len(grey) == 3 and all(line.endswith("too far from 1") for line in grey)
     assert sentence.startswith("Store 5") and " as jpeg 25 " in sentence
@@ -73,8 +76,8 @@ def test_own_codec() -> None:
     assert colour == "colour left: 0 of 255"
 
 
-def test_own_network() -> None:
+def test_own_network(tmp_path: Path) -> None:
     """A torchvision network beats chance, which is 100, 50 and 16.7 %."""
-    network, scores = output(EXAMPLES / "own_network.py").splitlines()
+    network, scores = script_output(EXAMPLES / "own_network.py", tmp_path).splitlines()
     assert network.startswith("MobileNetV3: 927,008 parameters")
     assert last_number(scores) > 30

@@ -1,9 +1,6 @@
 """A small run shared by tests of experiments."""
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +9,7 @@ import pytest
 
 from mrdc.experiments.folder import RESULTS
 from tests.conftest import make_photos
-from tests.processes import SMALL
+from tests.processes import SMALL, Running
 from tests.processes import cli as cli
 
 
@@ -46,13 +43,13 @@ class Unbroken(NamedTuple):
 
 @pytest.fixture(scope="session")
 def unbroken(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
-    """The run, started from the command line."""
+    """The run, in a process of its own."""
     root = tmp_path_factory.mktemp("unbroken")
-    command = [sys.executable, "-m", "mrdc", "run", *tiny, "--out", str(root / "run"), "--json"]
-    environment = {**os.environ, "MRDC_CACHE": str(root / "cache")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    return Unbroken(root / "run", done.stdout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MRDC_CACHE", str(root / "cache"))
+        process = Running("run", *tiny, "--out", root / "run", "--json")
+    assert (process.wait(), process.text("err")) == (0, "")
+    return Unbroken(root / "run", process.text("out"))
 
 
 @pytest.fixture

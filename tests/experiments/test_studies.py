@@ -318,4 +318,5 @@ def test_a_study_from_its_command_to_its_page(
     assert page == tmp_path / "t-sne.html"
     assert studies()["t-sne"].question in page.read_text()
     monkeypatch.setattr("mrdc.experiments.study.sweep", None)
+    monkeypatch.setattr("mrdc.report.write_report", lambda *given, **more: None)  # drawn above
     assert cli.json(*given) == found
