@@ -10,6 +10,7 @@ import pytest
 from mrdc._utils.registry import PLUGINS
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
+from mrdc.experiments import presets
 from mrdc.methods import METHODS, LwF
 from tests.processes import SMALL, Cli
 
@@ -83,7 +84,8 @@ def test_an_entry_point(
         return [point] if group == "mrdc.methods" else []
 
     monkeypatch.setattr("mrdc._utils.registry.entry_points", points)
-    monkeypatch.setattr("mrdc.experiments.presets.entry_points", points)
+    monkeypatch.setattr(presets, "entry_points", points)
+    monkeypatch.setattr(presets, "installed_methods", presets.installed_methods.__wrapped__)
     names = cli.json("list")
     assert "theirs" in names["methods"] and "theirs-mrdc" in names["presets"]
     flags = [*SHORT[:-2], "--data", photos, "--memory.quality", "50", "--out", tmp_path / "run"]
