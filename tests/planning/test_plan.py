@@ -28,13 +28,13 @@ from tests.planning.commands import planned
 def test_json_field_names_are_fixed(photos: Path) -> None:
     report = planned(photos).to_json()
     assert " ".join(report) == (
-        "budget classes images boxes select candidates chosen criterion rule epsilon skipped "
-        "ignored seconds"
+        "budget classes images drawn_from boxes select candidates chosen criterion rule epsilon "
+        "skipped ignored seconds"
     )
     assert " ".join(report["chosen"]) == "codec quality quantity bytes"
     assert " ".join(report["candidates"][0]) == (
         "codec quality scale quantity bytes volume_ratio log_volume_ratio ratio_per_image "
-        "discrepancy feasible verdict "
+        "ratio_error discrepancy feasible verdict "
         "excluded_classes sampled_classes per_class kept_sources duplicates"
     )
     assert report["candidates"][0]["quality"] is None

@@ -13,6 +13,7 @@ from mrdc.memory.stored import StoredMemory
 if TYPE_CHECKING:
     from mrdc.memory.audit import Audit
     from mrdc.memory.edit import Edited
+    from mrdc.planning.choice import Candidate
     from mrdc.planning.pack import Packed
     from mrdc.planning.plan import Plan
 
@@ -39,8 +40,9 @@ def box_line(boxes: dict[str, int]) -> str:
 
 def plan(console: Console, found: "Plan") -> None:
     budget = found.to_json()["budget"]
+    drawn = f" of {found.drawn_from.classes:,}, drawn at random" if found.drawn_from else ""
     console.print(
-        f"{count(found.classes, 'class')}, {count(found.images, 'image')}, "
+        f"{count(found.classes, 'class')}{drawn}, {count(found.images, 'image')}, "
         f"{size(budget['original_bytes'])} each on average, ranked by {found.select}"
     )
     if found.boxes:
@@ -58,7 +60,7 @@ def plan(console: Console, found: "Plan") -> None:
             f"{candidate.quantity:,}",
             f"{candidate.per_class[1]:.1f}",
             ratio(candidate.volume_ratio),
-            ratio(candidate.ratio_per_image),
+            ratio_per_image(candidate),
             small_number(candidate.discrepancy),
         ]
         if exact:
@@ -74,6 +76,12 @@ def plan(console: Console, found: "Plan") -> None:
     part = dict.fromkeys(f"{n}: {why}" for c in found.candidates for n, why in c.sampled.items())
     if part:
         console.print(f"More images than feature dimensions:{some(list(part))}")
+
+
+def ratio_per_image(candidate: "Candidate") -> str:
+    """r, with its standard error if only some classes were measured."""
+    error = f" +- {candidate.ratio_error:.3f}" if candidate.ratio_error else ""
+    return ratio(candidate.ratio_per_image) + error
 
 
 def packed(console: Console, result: "Packed") -> None:

@@ -26,6 +26,7 @@ class Candidate:
     bytes: int = 0  # their size
     log_volume_ratio: float = math.nan  # log R_q; nan if unknown
     ratio_per_image: float = math.nan  # r, which is R_q per stored image; nan if unknown
+    ratio_error: float = 0.0  # standard error of r, if only some classes were measured
     discrepancy: float = math.nan  # MMD^2 between all originals and these, mean over classes
     excluded: Mapping[str, str] = field(default_factory=dict)  # classes left out of both ratios
     sampled: Mapping[str, str] = field(default_factory=dict)  # classes measured on some images
@@ -59,6 +60,7 @@ class Candidate:
             "volume_ratio": _finite(self.volume_ratio),
             "log_volume_ratio": _finite(self.log_volume_ratio),
             "ratio_per_image": _finite(self.ratio_per_image),
+            "ratio_error": _finite(self.ratio_error),
             "discrepancy": _finite(self.discrepancy),
             "feasible": self.feasible,
             "verdict": self.verdict,

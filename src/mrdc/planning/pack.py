@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,11 +12,20 @@ from mrdc._utils.errors import UsageError
 from mrdc._utils.files import scratch_folder
 from mrdc._utils.store_path import as_path
 from mrdc.codec.jpeg_progressive import check_fade
+from mrdc.codec.scaled import split_scale
 from mrdc.memory.budget import parse_bytes
 from mrdc.memory.edit import check_output, holding
 from mrdc.memory.replay import ReplayMemory
 from mrdc.memory.stored import size_on_disk
-from mrdc.planning.plan import Plan, PlanOptions, as_settings, given_embedder, make_plan
+from mrdc.planning.choice import Candidate
+from mrdc.planning.plan import (
+    Plan,
+    PlanOptions,
+    as_settings,
+    given_embedder,
+    make_plan,
+    run_plan,
+)
 from mrdc.planning.scan import Scan, check_settings, engine, scan
 from mrdc.planning.search import Progress, compress_all, quiet, search, search_space
 from mrdc.planning.settings import PackSettings
@@ -121,23 +130,31 @@ def run_pack(
     check_settings(settings)
     if settings.fade:
         check_fade(settings.codec, "--fade")
-    if settings.exact and len(search_space(settings)) == 1:
-        raise UsageError("--exact compares candidates: allow more than one --quality or --codec")
+    if len(search_space(settings)) == 1 and (settings.exact or settings.sample is not None):
+        name = "--exact" if settings.exact else "--sample"
+        raise UsageError(f"{name} compares candidates: allow more than one --quality or --codec")
     if settings.part_size is not None:
         parse_bytes(settings.part_size)
     check_output(path, settings.force, folder)
     with holding(path, folder):
-        return _pack(settings, progress, embedder)
+        if settings.sample is None:
+            return _pack(settings, progress, embedder)
+        plan = run_plan(settings, progress=progress, embedder=embedder)
+        return _pack(with_choice(settings, plan.chosen), progress, embedder, plan)
 
 
-def _pack(settings: PackSettings, progress: Progress, embedder: "Embedder | None") -> Packed:
-    """Choose, encode and write, while the output is held."""
+def _pack(
+    settings: PackSettings,
+    progress: Progress,
+    embedder: "Embedder | None",
+    plan: Plan | None = None,
+) -> Packed:
+    """Choose, unless a plan has, then encode and write, while the output is held."""
     path, space = settings.output, search_space(settings)
     size = None if settings.part_size is None else parse_bytes(settings.part_size)
-    searching = len(space) > 1
-    plan: Plan | None = None
+    searching, before = len(space) > 1, 0.0 if plan is None else plan.seconds
     opened = scan(
-        settings,
+        replace(settings, sample=None),  # all classes are stored
         progress,
         embedder,
         folder=scratch_folder(path),
@@ -162,7 +179,14 @@ def _pack(settings: PackSettings, progress: Progress, embedder: "Embedder | None
     memory.rebudget(memory.budget)  # the notes may have outgrown the room kept for them
     check_output(path, settings.force, size is not None)  # again: it may have been written since
     memory.save(path)
-    return Packed(path, memory, plan, seen, time.perf_counter() - seen.start)
+    return Packed(path, memory, plan, seen, time.perf_counter() - seen.start + before)
+
+
+def with_choice(settings: PackSettings, chosen: Candidate) -> PackSettings:
+    """Settings that store images as a candidate, without a search."""
+    codec, scale = split_scale(chosen.codec)
+    qualities = None if chosen.quality is None else (chosen.quality,)
+    return replace(settings, codec=(codec,), scale=(scale,), qualities=qualities)
 
 
 def _lasting(plan: Plan) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from mrdc._utils.store_path import as_path
 from mrdc.codec import CODECS, Codec
 from mrdc.memory.budget import Budget
 from mrdc.planning.choice import Candidate, Rule, choose_quality, judge
-from mrdc.planning.scan import Scan, check_settings, check_torch, engine, scan
+from mrdc.planning.scan import Scan, Whole, check_settings, check_torch, engine, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
 from mrdc.planning.settings import SYMBOLS, Criterion, PlanSettings
@@ -42,6 +42,7 @@ class Plan:
     skipped: list[str]
     ignored: list[str]
     seconds: float
+    drawn_from: Whole | None = None  # the source, if only some of its classes were measured
 
     def sentence(self) -> str:
         """The choice, in words."""
@@ -50,11 +51,12 @@ class Plan:
         count = f"all {chosen.quantity:,} images" if everything else f"{chosen.quantity:,} images"
         if chosen.codec == "original":
             why = "they fit as they are" if everything else self._why_not()
-            return f"Keep {count} as the original files: {why}.{self._hint()}"
+            return f"Keep {count} as the original files: {why}.{self._hint()}{self._sampled()}"
         plain = next(c for c in self.candidates if c.codec == "original")
         gain = f" instead of {plain.quantity:,} originals" if plain.quantity else ""
         lower = " A lower quality would gain nothing: all images fit." if everything else ""
-        return f"Store {count} as {chosen}{gain}: {self._why(plain)}.{lower}{self._hint()}"
+        said = f"Store {count} as {chosen}{gain}: {self._why(plain)}.{lower}"
+        return f"{said}{self._hint()}{self._sampled()}"
 
     def _hint(self) -> str:
         """What would be chosen if new images were shown as they will be stored, if that is more."""
@@ -67,6 +69,28 @@ class Plan:
             f" If you show new images as they will be stored (--matched), {judged[best]} will do: "
             f"{judged[best].quantity:,} images."
         )
+
+    def _sampled(self) -> str:
+        """What a sample of classes means for all of them, and whether it was large enough."""
+        if self.drawn_from is None:
+            return ""
+        classes = self.drawn_from.classes
+        held = self.chosen.quantity * classes / self.classes
+        said = f" Measured on {self.classes:,} of {classes:,} classes; all hold about {held:,.0f}."
+        close = [candidate for candidate in self.candidates if self._close(candidate)]
+        if close:
+            known = [f"{c} ({c.ratio_per_image:.3f} +- {c.ratio_error:.3f})" for c in close]
+            more = min(4 * self.classes, classes)
+            said += f" Too close to the bound to be sure: {', '.join(known)}; try --sample {more}."
+        return said
+
+    def _close(self, candidate: Candidate) -> bool:
+        """Whether other classes might have made a candidate pass that fails, or the reverse."""
+        if self.settings.criterion != "ratio-per-image" or not candidate.quantity:
+            return False
+        assert self.settings.bound is not None
+        away = abs(abs(candidate.ratio_per_image - 1) - self.settings.bound)
+        return away < 2 * candidate.ratio_error
 
     def _why(self, plain: Candidate) -> str:
         """Why compressed images are stored rather than original files."""
@@ -103,6 +127,7 @@ class Plan:
             "budget": self.budget.as_json(self.budget_bytes),
             "classes": self.classes,
             "images": self.images,
+            "drawn_from": None if self.drawn_from is None else self.drawn_from._asdict(),
             "boxes": self.boxes,
             "select": self.select,
             "candidates": [candidate.to_json() for candidate in self.candidates],
@@ -123,6 +148,7 @@ class PlanOptions(TypedDict, total=False):
     qualities: int | Sequence[int]
     scale: float | Sequence[float]
     select: str | Selector
+    sample: int | None
     columns: tuple[str, str] | None
     max_side: int | None
     embed: str | Callable[[Tensor], Any]
@@ -232,4 +258,5 @@ def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
         skipped=seen.skipped,
         ignored=seen.images.ignored,
         seconds=time.perf_counter() - seen.start,
+        drawn_from=seen.drawn_from,
     )

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mrdc._utils.errors import DataError, ImageError, MissingError, UsageError
 from mrdc._utils.extras import Tensor, installed_torch, torch
+from mrdc._utils.seeds import named_seed
 from mrdc._utils.threads import ordered, workers
 from mrdc.data import open_images
 from mrdc.data.images import ImageSet
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
 NOTE = " " * 200  # placeholder for the notes on one candidate in a memory file
 
 
+class Whole(NamedTuple):
+    """The source that classes were drawn from."""
+
+    classes: int
+    images: int
+
+
 @dataclass(frozen=True)
 class Scan:
     """A source, ready for a search."""
@@ -49,6 +57,7 @@ class Scan:
     embed: str | None  # the network that was used
     skipped: list[str]
     start: float
+    drawn_from: Whole | None  # None if all classes are in it
 
     @property
     def images(self) -> ImageSet:
@@ -71,6 +80,8 @@ def check_settings(settings: PlanSettings) -> None:
         raise UsageError(f"--engine must be threads or ray, got {settings.engine!r}")
     if settings.address is not None and settings.engine != "ray":
         raise UsageError("--address is that of a Ray cluster: pass --engine ray, too")
+    if settings.sample is not None and settings.sample < 2:
+        raise UsageError(f"--sample must be 2 classes or more, got {settings.sample}")
     check_side(settings.max_side)
 
 
@@ -104,7 +115,15 @@ def scan(
 
     skip = note if settings.skip_bad else None
     images = open_images(settings.photos, settings.skip_bad, settings.columns)
+    if settings.sample is not None and images.scenes is not None:
+        raise UsageError("--sample draws classes, which scenes do not have: leave it out")
     images = without_empty(images, skipped, settings)
+    whole: Whole | None = None
+    share = 1.0
+    if settings.sample is not None and settings.sample < len(images.classes):
+        whole = Whole(len(images.classes), len(images))
+        share = settings.sample / whole.classes
+        images = draw_classes(images, settings.sample, settings.seed)
     if settings.max_side is not None:
         count = progress("resizing", len(images))
         side, threads = settings.max_side, settings.threads
@@ -162,14 +181,21 @@ def scan(
             folder=folder,
             device="cpu" if network is None else str(network.device),
             part_size=part_size,
+            drawn_from=None if whole is None else whole.classes,
         )
-        budget = parse_budget(settings.budget, images.original_bytes)
-        yield Scan(pool, budget, select, name, skipped, start)
+        budget = parse_budget(settings.budget, images.original_bytes).part(share)
+        yield Scan(pool, budget, select, name, skipped, start, whole)
         if cache is not None:
             cache.trim()  # not after a failure: all features are needed to resume
     finally:
         if cache is not None:
             cache.close()
+
+
+def draw_classes(images: ImageSet, count: int, seed: int) -> ImageSet:
+    """Some of the classes, drawn at random, in their order."""
+    drawn = np.random.default_rng(named_seed(seed, "sample")).permutation(len(images.classes))
+    return images.pick(sorted(drawn[:count].tolist()))
 
 
 def check_torch(needed: bool, select: str) -> None:

@@ -68,6 +68,14 @@ class Pool:
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     device: str = "cpu"  # where to compare features
     part_size: int | None = None  # of memories in parts
+    drawn_from: int | None = None  # classes of the source, if these were drawn from them
+
+    def error(self, ratio: PhaseRatio) -> float:
+        """Standard error of r as an estimate for all classes; 0 if none is missing."""
+        if self.drawn_from is None:
+            return 0.0
+        missing = 1 - len(self.images.classes) / self.drawn_from
+        return ratio.per_image * ratio.log_error * math.sqrt(missing)
 
     def rankings(self) -> list[Ranking]:
         """Ranked indices of the originals, by class."""
@@ -259,6 +267,7 @@ def measure(
         bytes=memory.nbytes,
         log_volume_ratio=ratio.log,
         ratio_per_image=ratio.per_image,
+        ratio_error=pool.error(ratio),
         discrepancy=fmean(pool.discrepancies(stored).values()),
         excluded=ratio.excluded,
         sampled=ratio.sampled,

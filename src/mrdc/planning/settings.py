@@ -108,6 +108,9 @@ class PlanSettings(ChoiceSettings, Source):
     qualities: Annotated[tuple[int, ...] | None, tyro.conf.arg(name="quality")] = None
     """Qualities to consider; by default 10 25 50 75 90, and also 5 if --matched. One codec with one
     quality needs no search."""
+    sample: int | None = None
+    """Measure this many classes, drawn at random, with their share of the budget, instead of all of
+    them: faster where there are many. `pack` then stores all classes."""
     columns: tuple[str, str] | None = None
     """Columns with the image (or its path) and the class, in a CSV with a heading, or a Parquet or
     Arrow file; by default path and label, or the only ones that fit."""
@@ -127,7 +130,7 @@ class PlanSettings(ChoiceSettings, Source):
     cache: bool = True
     """Cache features in $MRDC_CACHE or the user cache folder; --no-cache turns that off."""
     seed: int = 0
-    """Seed of random_choice."""
+    """Seed of random_choice and --sample."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to embed."""
     threads: int | None = None

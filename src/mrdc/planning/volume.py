@@ -6,7 +6,7 @@ The volume is that of the parallelotope spanned by the feature rows, scaled to l
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Literal
 
 import numpy as np
@@ -69,6 +69,7 @@ class PhaseRatio:
 
     log: float = 0.0  # mean over classes of log Vol(compressed) - log Vol(original)
     log_per_image: float = 0.0  # mean over classes of the same, divided by the images of the class
+    log_error: float = 0.0  # standard error of this mean, if classes were drawn from many
     by_class: Mapping[str, float] = field(default_factory=dict)  # the same for each class in it
     excluded: Mapping[str, str] = field(default_factory=dict)  # classes left out, and why
     sampled: Mapping[str, str] = field(default_factory=dict)  # classes measured on some images
@@ -114,9 +115,10 @@ def phase_ratio(
             by_class[name] = compressed - original
             per_image.append(by_class[name] / len(pair[0]))
     if not by_class:
-        return PhaseRatio(math.nan, math.nan, {}, excluded, sampled)
+        return PhaseRatio(math.nan, math.nan, math.nan, {}, excluded, sampled)
     log, log_per_image = fmean(by_class.values()), fmean(per_image)
-    return PhaseRatio(log, log_per_image, by_class, excluded, sampled)
+    error = stdev(per_image) / math.sqrt(len(per_image)) if per_image[1:] else math.nan
+    return PhaseRatio(log, log_per_image, error, by_class, excluded, sampled)
 
 
 # The exact k-DPP that the paper sets aside as too expensive
