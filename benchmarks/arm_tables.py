@@ -69,19 +69,34 @@ def both_relaxed(second: str, *labels: Labels) -> str:
     return paired(("relaxed", second), (RELAXED[1], RELAXED[1]), *labels)
 
 
-def headline(seed: int) -> str:
-    """The paper's method and the one we recommend, with and without compression, one seed."""
-    head = ["recipe", "bytes of", "replays", "images held", "averaged, %", "after the last phase"]
-    rows: list[list[object]] = [list(head)]
-    runs = [run for run in read("runs") if run["seed"] == seed]
-    paper = [r for r in runs if r["label"] == "cub" and (r["method"], r["budget"]) == LUCIR_20]
-    ours = [r for r in runs if r["label"] == "cub-default"]
-    for run in sorted(paper + ours, key=lambda run: float(run[SCORE])):
-        stored = f"JPEG {run['quality']}" if run["quality"] else "original files"
-        budget = run["budget"].replace("/class", " originals per class")
-        scores = (f"{run[SCORE]:.2f}", f"{run['accuracy'][-1]:.2f}")
-        rows.append([f"`{run['name']}`", budget, stored, f"{run['memory']['items']:,}", *scores])
+def headline(*seeds: int) -> str:
+    """The paper's method and the one we recommend, with and without compression, over seeds."""
+    head = ["recipe", "bytes of", "replays", "images held", "seeds"]
+    rows: list[list[object]] = [[*head, "averaged, %", "after the last phase"]]
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for run in read("runs"):
+        paper = run["label"] == "cub" and (run["method"], run["budget"]) == LUCIR_20
+        if run["seed"] in seeds and (paper or run["label"] == "cub-default"):
+            stored = f"JPEG {run['quality']}" if run["quality"] else "original files"
+            groups.setdefault((run["name"], run["budget"], stored), []).append(run)
+    for (recipe, budget, stored), runs in sorted(groups.items(), key=lambda item: score(item[1])):
+        rows.append(
+            [
+                f"`{recipe}`",
+                budget.replace("/class", " originals per class"),
+                stored,
+                f"{mean(run['memory']['items'] for run in runs):,.0f}",
+                len(runs),
+                f"{score(runs):.2f}",
+                f"{mean(run['accuracy'][-1] for run in runs):.2f}",
+            ]
+        )
     return table(*rows)
+
+
+def score(runs: list[Row]) -> float:
+    """Averaged incremental accuracy, mean over runs."""
+    return mean(float(run[SCORE]) for run in runs)
 
 
 def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
@@ -111,11 +126,11 @@ def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
     return table(*rows)
 
 
-def lower(label: str) -> str:
+def lower(*labels: str) -> str:
     """Qualities below 10 and smaller images, by data and budget, and how they differ from 10."""
     groups: dict[tuple[str, str], dict[str, dict[int, Row]]] = {}
     for run in read("runs"):
-        if run["label"] == label:
+        if run["label"] in labels and run["quality"]:
             arms = groups.setdefault((run["data"], run["budget"]), {})
             arms.setdefault(f"{run['codecs'][0]} {run['quality']}", {})[run["seed"]] = run
     head = ["data", "budget", "stored as", "images held", "averaged, %, by seed"]

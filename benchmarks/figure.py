@@ -18,6 +18,7 @@ BOUND = EPSILON["ratio-per-image"]
 DATA = (
     ("cub", "CUB-200-2011", "#0072b2"),
     ("flowers", "Flowers-102", "#d55e00"),
+    ("caltech", "Caltech-101", "#56b4e9"),
     ("cifar", "CIFAR-10", "#009e73"),
     ("tiny", "Tiny-ImageNet", "#e69f00"),
     ("hands", "hands", "#cc79a7"),
@@ -40,9 +41,7 @@ def grid() -> None:
     right.set(ylabel="r after the first phase", ylim=(0.975, None))
     right.set_title("r: no training, the same choices (rings)", fontsize=10)
     handles, names = right.get_legend_handles_labels()
-    figure.legend(
-        handles, names, loc="outside lower center", ncol=len(names), frameon=False, fontsize=9
-    )
+    figure.legend(handles, names, loc="outside lower center", ncol=4, frameon=False, fontsize=9)
     for axes in (left, right):
         axes.set(xlabel="JPEG quality")
         axes.spines[["top", "right"]].set_visible(False)

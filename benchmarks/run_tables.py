@@ -229,10 +229,12 @@ def trials(label: str) -> str:
 
 
 def told(settings: Row) -> str:
-    """Method options, training settings that recipes change, and an unusual budget."""
+    """Method options, training settings that recipes change, an unusual stem or budget."""
     train = settings["train"]
     parts = [*settings["options"], f"lr {train['lr']:g}", train["schedule"]]
     parts += [f"batch {train['batch_size']}", f"{train['epochs']} epochs"]
+    if settings.get("stem", "auto") != "auto":
+        parts.append(f"stem {settings['stem']}")
     memory = settings["memory"]
     if memory["budget"] != "20/class":
         parts += [memory["budget"], memory["quality"]]

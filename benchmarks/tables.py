@@ -136,10 +136,11 @@ WORTH = {
     "compressed, `lucir-relaxed`, matched": "tiny-bytes-match",
 }
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
-GRIDS = ("cub", "flowers", "cars", "cifar", "tiny", "tiny2", "hands", "textures-grid")
+GRIDS = ("cub", "flowers", "cars", "caltech", "cifar", "tiny", "tiny2", "hands", "textures-grid")
 RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed")
 DEFAULT_GRIDS = tuple(
-    f"{data}-default" for data in ("cub", "cifar", "tiny", "tiny2", "hands", "textures")
+    f"{data}-default"
+    for data in ("cub", "cub-2", "caltech", "cifar", "tiny", "tiny2", "hands", "textures")
 )
 
 
@@ -155,6 +156,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid flowers": lambda: grid("flowers", "5/class"),
     "grid flowers-1": lambda: grid("flowers-1", "5/class"),
     "grid cars": lambda: grid("cars", "5/class"),
+    "grid caltech": lambda: grid("caltech", "5/class"),
+    "grid caltech-default": lambda: grid("caltech-default", "5/class"),
+    "grid cub-2-default": lambda: grid("cub-2-default", "2/class"),
     "grid cifar": lambda: grid("cifar", "5/class"),
     "grid tiny": lambda: grid("tiny", "5/class"),
     "grid tiny 20": lambda: grid("tiny", "20/class"),
@@ -165,7 +169,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "match strong 20": lambda: matched("tiny-strong", "20/class"),
     "match strong 5": lambda: matched("tiny-strong", "5/class"),
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "cifar-50"),
-    "headline": lambda: headline(3),
+    "headline": lambda: headline(3, 4),
     "match relaxed": lambda: both_relaxed(
         "and matched",
         ("tiny-relaxed", "tiny-relaxed-match"),
@@ -173,7 +177,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "power 2": lambda: both_relaxed("power=2", ("tiny-relaxed", "tiny-power2")),
     "power 4": lambda: both_relaxed("power=4", ("tiny-relaxed", "tiny-power4")),
-    "lower": lambda: lower("low"),
+    "lower": lambda: lower("low", "cub-2-default", "caltech-default"),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "bytes default": lambda: bytes_worth(
         "tiny-bytes-default", {"compressed": "tiny-bytes-default"}
