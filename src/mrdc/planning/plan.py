@@ -76,7 +76,8 @@ class Plan:
             return ""
         classes = self.drawn_from.classes
         held = self.chosen.quantity * classes / self.classes
-        said = f" Measured on {self.classes:,} of {classes:,} classes; all hold about {held:,.0f}."
+        some = f"{self.classes:,} of {classes:,} classes"
+        said = f" Measured on {some}; all of them would hold about {held:,.0f} images."
         close = [candidate for candidate in self.candidates if self._close(candidate)]
         if close:
             known = [f"{c} ({c.ratio_per_image:.3f} +- {c.ratio_error:.3f})" for c in close]
