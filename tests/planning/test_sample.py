@@ -84,8 +84,8 @@ def test_report_says_what_a_sample_was_drawn_from(many: Path) -> None:
 
 def test_sentence_says_what_was_measured_and_what_is_uncertain(many: Path) -> None:
     found = planned(many, sample=4, budget="8 originals")
-    held = 2 * found.chosen.quantity
-    assert f" Measured on 4 of 8 classes; all of them would hold about {held} images." in found.sentence()
+    all_hold = f"all of them would hold about {2 * found.chosen.quantity} images."
+    assert f" Measured on 4 of 8 classes; {all_hold}" in found.sentence()
     row = next(row for row in found.candidates if row.quality == 10)
     bound = abs(row.ratio_per_image - 1) + row.ratio_error
     close = planned(many, sample=4, budget="8 originals", epsilon=bound).sentence()
