@@ -88,6 +88,28 @@ def plans() -> str:
     return "\n".join(parts)
 
 
+def samples() -> str:
+    """Plans on some classes: how often they agree with the plan on all, for how much work."""
+    head = ["data", "classes", "drawn", "chosen by all", "same choice", "sure", "sure and right"]
+    rows: list[list[object]] = [[*head, "error of r at 10", "images embedded"]]
+    for row in read("sample"):
+        of = f"of {row['runs']}"
+        rows.append(
+            [
+                row["label"],
+                row["classes"],
+                row["sample"],
+                row["chosen"],
+                f"{row['same']} {of}",
+                f"{row['sure']} {of}",
+                f"{row['sure_and_same']} of {row['sure']}",
+                f"{row['error']:.4f}",
+                f"{100 * row['work']:.0f} %",
+            ]
+        )
+    return table(*rows)
+
+
 def studies() -> str:
     """Every small study: its rows and its answer."""
     rows: list[list[object]] = [["study", "what", "averaged, %", "last, %", "images", "seconds"]]
@@ -204,6 +226,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "studies": studies,
     "speed": speed,
     "plans": plans,
+    "samples": samples,
     "large": large,
     "adapters strategies": strategies,
     "adapters bytes": same_bytes,
