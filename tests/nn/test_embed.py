@@ -1,5 +1,6 @@
 """Embedding: deterministic, cached by content, with named networks and callables."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -8,13 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.models import get_model
 
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc.data.crops import short_side
 from mrdc.data.photo import Photo, digest
-from mrdc.nn.embed import Embedder, as_embedder, embed, load_embedder, with_size
+from mrdc.nn.embed import (
+    CPU,
+    Embedder,
+    as_embedder,
+    embed,
+    load_embedder,
+    network_embedder,
+    with_size,
+)
 from mrdc.nn.feature_cache import FeatureCache, open_cache
 from tests.conftest import CHEAP, jpeg, pixels, project
 
@@ -245,3 +254,44 @@ def test_a_network_without_a_linear_head_is_refused(tmp_path: Path) -> None:
     torch.save(get_model("squeezenet1_1", weights=None).state_dict(), tmp_path / "w.pt")
     with pytest.raises(UsageError, match="squeezenet1_1 has no linear head"):
         load_embedder("torchvision:squeezenet1_1", tmp_path / "w.pt")
+
+
+def test_batches_run_side_by_side_on_a_cpu() -> None:
+    """The same features from any number of threads, each of which torch uses alone."""
+    seen: set[tuple[bool, int]] = set()
+    net = nn.Conv2d(3, 5, 3)
+
+    def features(images: Tensor) -> Tensor:
+        here = threading.current_thread() is threading.main_thread()
+        seen.add((here, torch.get_num_threads()))
+        found: Tensor = net(images).mean((2, 3))
+        return found
+
+    before = torch.get_num_threads()
+    embedder = network_embedder(net, features, device=CPU, size=72)
+    one, four = (embed(shots(10 * embedder.batch_size), embedder, threads=n)[0] for n in (1, 4))
+    assert torch.equal(one, four)
+    assert seen == {(False, 1)}
+    assert torch.get_num_threads() == before
+
+
+def test_side_by_side_batches_leave_the_flags_of_cudnn_alone() -> None:
+    """They belong to the whole process, so threads must not change them in turn."""
+    before = torch.backends.cudnn.deterministic
+    seen: set[bool] = set()
+
+    def features(images: Tensor) -> Tensor:
+        seen.add(torch.backends.cudnn.deterministic)
+        return images.mean((2, 3))
+
+    embed(shots(3), network_embedder(nn.Linear(1, 1), features, device=CPU))
+    assert seen == {before}
+
+
+def test_a_network_that_fails_in_a_thread_says_why() -> None:
+    def features(images: Tensor) -> Tensor:
+        raise UsageError("no such layer")
+
+    embedder = network_embedder(nn.Linear(1, 1), features, device=CPU, size=16)
+    with pytest.raises(UsageError, match="no such layer"):
+        embed(shots(1), embedder)

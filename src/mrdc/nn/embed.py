@@ -2,9 +2,11 @@
 
 import hashlib
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +23,7 @@ from mrdc.data.photo import Photo, digest
 from mrdc.data.views import centre_views
 from mrdc.distributed.group import world
 from mrdc.memory.fill import Skip
+from mrdc.nn.batch_runner import Fetch, runner
 from mrdc.nn.checkpoint import digest as state_digest
 from mrdc.nn.checkpoint import load_network
 from mrdc.nn.embed_pieces import WidthError, embed_pieces
@@ -45,6 +48,7 @@ class Embedder:
     whole: bool = False  # embed each image as it is, one by one, rather than its centre crop
     device: torch.device = CPU  # where the network is
     view: Callable[[Tensor], Tensor] | None = None  # makes the network's input of a uint8 image
+    side_by_side: bool = False  # several threads may call it, and it is on a CPU
 
     def prepare(self, pixels: Pixels) -> Pixels | Tensor:
         """An image as the network sees it."""
@@ -196,13 +200,15 @@ def network_embedder(
     batch_size = 128 if device.type == "cuda" or size <= 64 else 4  # 4 fit a CPU's caches
     net.eval().to(device).to(memory_format=torch.channels_last)
 
+    on_cpu = device.type == "cpu"
+
     def run(images: Tensor) -> Tensor:
         full = F.pad(images.to(device).float(), (0, 0) * 3 + (0, batch_size - len(images)))
-        with exact():
+        with nullcontext() if on_cpu else exact():  # whose flags are those of the whole process
             return features(full.contiguous(memory_format=torch.channels_last))[: len(images)]
 
     cached_as = f"{key}-{device.type}" if key else None
-    return Embedder(run, size, cached_as, batch_size, device=device)
+    return Embedder(run, size, cached_as, batch_size, device=device, side_by_side=on_cpu)
 
 
 def pick_device(name: str) -> torch.device:
@@ -300,29 +306,32 @@ def _embed(
             raise WidthError
         rows[places] = found
 
-    running: list[tuple[list[int], list[bytes], Tensor]] = []  # at most one, on a GPU perhaps
+    running: deque[tuple[list[int], list[bytes], Fetch]] = deque()
 
-    def run() -> None:
-        """Start a batch, then fetch the features of the one before."""
-        places, keys, images = map(list, zip(*batch, strict=True))
+    def compute(images: list[Any]) -> Tensor:
         with torch.inference_mode():
             inputs = torch.stack(images) if embedder.view else stack(images)
-            features = embedder.network(inputs).float()
-        finish()
-        running.append((places, keys, features))
-        batch.clear()
+            return embedder.network(inputs).float()
 
-    def finish() -> None:
-        while running:
-            places, keys, features = running.pop()
-            features = features.cpu()
+    def run() -> None:
+        """Start a batch, and fetch the features of the first if enough have been started."""
+        places, keys, images = map(list, zip(*batch, strict=True))
+        running.append((places, keys, batches.start(partial(compute, images))))
+        batch.clear()
+        finish(batches.ahead)
+
+    def finish(most: int = 0) -> None:
+        while len(running) > most:
+            places, keys, fetch = running.popleft()
+            features = fetch()
             keep(places, features)
             if cache is not None:
                 for key, row in zip(keys, features, strict=True):
                     cache.put(key, row)
 
-    with workers(threads) as pool:
-        for index, (_, seen) in enumerate(ordered(pool, look, photos, 2 * embedder.batch_size)):
+    with workers(threads) as pool, runner(embedder.side_by_side, threads) as batches:
+        window = (1 + batches.ahead) * embedder.batch_size
+        for index, (_, seen) in enumerate(ordered(pool, look, photos, window)):
             progress(1)
             if isinstance(seen, ImageError):
                 if skip is None:
@@ -337,7 +346,7 @@ def _embed(
             good.append(index)
             if len(batch) == (1 if embedder.whole else embedder.batch_size):
                 run()
-    if batch:
-        run()
-    finish()
+        if batch:
+            run()
+        finish()
     return torch.empty(0, 0) if rows is None else rows[: len(good)], good
