@@ -89,6 +89,16 @@ def ranks_runs() -> str:
     return table(*rows)
 
 
+def embedding() -> str:
+    """Embedding on a CPU: a thread for each batch against all threads in one."""
+    rows: list[list[object]] = [["other busy processes", "idle threads", "ratio", "median ratio"]]
+    spins = {"short": "sleep soon (command line)", "usual": "spin (Python)"}
+    for r in read("embed"):
+        ratios = [f"{r[name]:.2f}" for name in ("ratio", "ratio_median")]
+        rows.append([r["busy_processes"], spins[r["spin"]], *ratios])
+    return table(*rows)
+
+
 def plan_costs() -> str:
     """CPU time of `mrdc plan`, before and now."""
     found: dict[tuple[str, str], list[Row]] = {}

@@ -37,6 +37,7 @@ from run_tables import (
 from speed_tables import (
     clusters,
     costs,
+    embedding,
     large,
     plan_costs,
     ranks,
@@ -240,6 +241,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ranks": ranks,
     "ranks runs": ranks_runs,
     "plan costs": plan_costs,
+    "embedding": embedding,
     "loops": lambda: matching(read("loop")),
     "adapters matched": lambda: matching(
         [row for row in read("adapters") if row["question"] == "matched"]
