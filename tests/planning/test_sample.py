@@ -96,6 +96,17 @@ def test_sentence_says_what_was_measured_and_what_is_uncertain(many: Path) -> No
     assert "Too close" not in far
 
 
+def test_an_error_that_one_class_cannot_tell_is_uncertain(many: Path, tmp_path: Path) -> None:
+    """The other class of the sample has one image, which says nothing about quality."""
+    drawn = draw_classes(open_images(many), 2, seed=0)
+    for photo in sorted((many / drawn.classes[0]).iterdir())[1:]:
+        photo.unlink()
+    found = planned(many, sample=2)
+    (row,) = [row for row in found.candidates if row.quality == 10]
+    assert math.isnan(row.ratio_error) and row.to_json()["ratio_error"] is None
+    assert "Too close to the bound to be sure: " in found.sentence()
+
+
 def test_pack_stores_all_classes_as_the_sample_chose(many: Path, tmp_path: Path) -> None:
     out = tmp_path / "m.mrdc"
     result = packed(many, out, sample=3, budget="2/class")

@@ -1,5 +1,6 @@
 """`plan`: which quality, how many images, and R_q of each candidate."""
 
+import math
 import os
 import tempfile
 import time
@@ -80,18 +81,18 @@ class Plan:
         said = f" Measured on {some}; all of them would hold about {held:,.0f} images."
         close = [candidate for candidate in self.candidates if self._close(candidate)]
         if close:
-            known = [f"{c} ({c.ratio_per_image:.3f} +- {c.ratio_error:.3f})" for c in close]
+            names = [f"{c} ({c.ratio_per_image:.3f} +- {c.ratio_error:.3f})" for c in close]
             more = min(4 * self.classes, classes)
-            said += f" Too close to the bound to be sure: {', '.join(known)}; try --sample {more}."
+            said += f" Too close to the bound to be sure: {', '.join(names)}; try --sample {more}."
         return said
 
     def _close(self, candidate: Candidate) -> bool:
         """Whether other classes might have made a candidate pass that fails, or the reverse."""
-        if self.settings.criterion != "ratio-per-image" or not candidate.quantity:
+        ratio, error = candidate.ratio_per_image, candidate.ratio_error
+        if self.settings.criterion != "ratio-per-image" or math.isnan(ratio):
             return False
         assert self.settings.bound is not None
-        away = abs(abs(candidate.ratio_per_image - 1) - self.settings.bound)
-        return away < 2 * candidate.ratio_error
+        return math.isnan(error) or abs(abs(ratio - 1) - self.settings.bound) < 2 * error
 
     def _why(self, plain: Candidate) -> str:
         """Why compressed images are stored rather than original files."""
