@@ -66,6 +66,7 @@ def test_numbers_for_people() -> None:
     assert count(1, "class") == "1 class" and count(2000, "box") == "2,000 boxes"
     assert span(8, 1000) == "8 to 1,000" and span(10, 10) == "10"
     assert (ratio(0.7661), ratio(100.5)) == ("0.766", "> 100")
+    assert (ratio(1.02, 0.0041), ratio(1.02, float("nan"))) == ("1.020 +- 0.004", "1.020 +- ?")
 
 
 def test_boxes(road: Path, tmp_path: Path, cli: Cli) -> None:

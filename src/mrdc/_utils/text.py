@@ -14,11 +14,12 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def ratio(value: float | None) -> str:
-    """Format R_q or r: 0.766, > 100, or ? if it is unknown."""
+def ratio(value: float | None, error: float = 0.0) -> str:
+    """Format R_q or r: 0.766, 0.766 +- 0.012, > 100, or ? if it is unknown."""
     if value is None or math.isnan(value):
         return "?"
-    return "> 100" if value > 100 else f"{value:.3f}"
+    shown = "> 100" if value > 100 else f"{value:.3f}"
+    return f"{shown} +- {ratio(error)}" if error else shown
 
 
 def small_number(value: float | None) -> str:

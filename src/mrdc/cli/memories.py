@@ -13,7 +13,6 @@ from mrdc.memory.stored import StoredMemory
 if TYPE_CHECKING:
     from mrdc.memory.audit import Audit
     from mrdc.memory.edit import Edited
-    from mrdc.planning.choice import Candidate
     from mrdc.planning.pack import Packed
     from mrdc.planning.plan import Plan
 
@@ -60,7 +59,7 @@ def plan(console: Console, found: "Plan") -> None:
             f"{candidate.quantity:,}",
             f"{candidate.per_class[1]:.1f}",
             ratio(candidate.volume_ratio),
-            ratio_per_image(candidate),
+            ratio(candidate.ratio_per_image, candidate.ratio_error),
             small_number(candidate.discrepancy),
         ]
         if exact:
@@ -76,12 +75,6 @@ def plan(console: Console, found: "Plan") -> None:
     part = dict.fromkeys(f"{n}: {why}" for c in found.candidates for n, why in c.sampled.items())
     if part:
         console.print(f"More images than feature dimensions:{some(list(part))}")
-
-
-def ratio_per_image(candidate: "Candidate") -> str:
-    """r, with its standard error if only some classes were measured."""
-    error = f" +- {candidate.ratio_error:.3f}" if candidate.ratio_error else ""
-    return ratio(candidate.ratio_per_image) + error
 
 
 def packed(console: Console, result: "Packed") -> None:

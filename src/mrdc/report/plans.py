@@ -42,7 +42,7 @@ def choice(plan: Plan) -> Section:
                 "candidate": str(candidate),
                 "verdict": candidate.verdict,
                 "R_q": ratio(candidate.volume_ratio),
-                "r": ratio(candidate.ratio_per_image),
+                "r": ratio(candidate.ratio_per_image, candidate.ratio_error),
                 "discrepancy": small_number(candidate.discrepancy),
                 "images": f"{candidate.quantity:,}",
                 "bytes": f"{candidate.bytes:,}",
