@@ -28,10 +28,15 @@ Job = dict[str, Any]
 
 
 def listed(file: Path) -> list[Job]:
-    """The runs in a file; none while it is being written."""
+    """The runs in a file; none while it is being written, or if one is incomplete."""
     try:
-        return list(tomllib.loads(file.read_text()).get("run", []))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        jobs = list(tomllib.loads(file.read_text()).get("run", []))
+        for job in jobs:
+            for key in ("name", "command", "seconds"):
+                if key not in job:
+                    raise ValueError(f"a run has no {key}: {job}")
+        return jobs
+    except (OSError, ValueError) as error:
         print(f"{file}: {error}", flush=True)
         return []
 

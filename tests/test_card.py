@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from mrdc.experiments.presets import preset
 from tests.test_documents import ROOT, module
 
@@ -28,11 +30,18 @@ def test_the_first_run_that_is_ready_and_can_end_is_started(tmp_path: Path) -> N
     assert name(left=4) == "without data"
 
 
-def test_a_list_that_is_being_written_names_no_run(tmp_path: Path) -> None:
+def test_a_list_that_is_being_written_names_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "runs.toml"
     assert card.listed(file) == []
     file.write_text('[[run]]\nname = "a')
     assert card.listed(file) == []
+    file.write_text('[[run]]\nname = "a"\ncommand = "lucir"\n')
+    assert card.listed(file) == []
+    assert "a run has no seconds" in capsys.readouterr().out
+    file.write_text(file.read_text() + "seconds = 1\n")
+    assert [job["name"] for job in card.listed(file)] == ["a"]
 
 
 def test_the_list_of_runs_that_are_due_is_complete() -> None:
