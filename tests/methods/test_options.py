@@ -102,13 +102,13 @@ def test_refuses_invalid_settings(method: str, option: str, message: str) -> Non
         ("lucir", None, "auto", ("lucir", "SplitCosine", 64, "7x7", 224)),
         ("lucir", 64, "auto", ("lucir", "SplitCosine", 64, "3x3", 64)),
         ("lwf", 65, "auto", ("plain", "Linear", 64, "7x7", 65)),
-        ("podnet", 224, "auto", ("pod", LSC.__name__, 64, "3x3", 224)),
-        ("podnet", 224, "7x7", ("pod", LSC.__name__, 64, "7x7", 224)),
+        ("podnet", 224, "auto", ("pod", LSC.__name__, 64, "7x7", 224)),
+        ("podnet", 224, "3x3", ("pod", LSC.__name__, 64, "3x3", 224)),
     ],
 )
 def test_methods_have_their_own_networks(
     method: str, size: int | None, stem: Any, expected: tuple[Any, ...]
 ) -> None:
-    """The stem depends on method and size, unless it is given."""
+    """The stem depends on the size, unless it is given."""
     made = make_architecture(LearnSettings(size=size, stem=stem), make_method(method))
     assert (made.variant, made.head, made.width, made.stem, made.size) == expected

@@ -25,7 +25,7 @@ def make_architecture(
         )
     HEADS[head] = needs.head
     if stem == "auto":
-        stem = "3x3" if needs.variant == "pod" or size <= 64 else "7x7"
+        stem = "3x3" if size <= 64 else "7x7"
     width = 0 if network is not None else lookup(WIDTHS, settings.network, "network")
     module = "" if network is None else type(network).__name__
     return Architecture(needs.variant, head, width, stem, size, module=module)

@@ -44,7 +44,7 @@ class LearnSettings:
     network: str = "resnet18"
     """resnet18, or resnet18-narrow, which has a quarter of the channels, for runs without a GPU."""
     stem: Literal["auto", "7x7", "3x3"] = "auto"
-    """First convolution; auto: 3x3 for PODNet and for images up to 64 px, else 7x7."""
+    """First convolution; auto: 3x3 for inputs up to 64 px, else 7x7."""
     size: int | None = None
     """Side of the network's input; by default 224, or smaller if the data is."""
     train: TrainSettings = TRAIN
