@@ -11,6 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "2"  # everywhere, also in child processes: sums
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 from torch import Tensor
 
@@ -19,6 +20,8 @@ from mrdc.codec.image import Pixels
 from mrdc.nn.checkpoint import WIDTHS
 from mrdc.nn.embed import Embedder
 
+settings.register_profile("mrdc", deadline=None)  # a busy machine is no failure
+settings.load_profile("mrdc")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
 
 

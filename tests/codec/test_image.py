@@ -95,7 +95,7 @@ def test_upright_detects_exif() -> None:
     tags=st.dictionaries(st.sampled_from([0x010F, 0x0131, 0x9C9B]), st.text("ab", max_size=9)),
     cut=st.integers(0, 40) | st.none(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_exif_blocks_that_turn_nothing_do_not_slow_decoding_down(
     orientation: int | None, endian: Literal["<", ">"], tags: dict[int, str], cut: int | None
 ) -> None:

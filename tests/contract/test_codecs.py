@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import decode
+from mrdc.memory.audit import audit
+from mrdc.memory.replay import ReplayMemory
 from tests.conftest import pixels
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
@@ -98,6 +101,19 @@ def test_refuses_a_truncated_stream(codec: Codec) -> None:
     stream = codec.encode(pixels(5, 64, 64), middle(codec))
     with pytest.raises(ImageError):
         codec.decode(stream[: len(stream) // 2])
+
+
+@EVERY
+def test_a_memory_gives_back_the_exact_files(codec: Codec, tmp_path: Path) -> None:
+    """Also if it stores what they have in common once."""
+    images = [pixels(seed, 40, 40 + seed) for seed in range(3)]
+    memory = ReplayMemory("1MB", codec=codec.name, quality=middle(codec))
+    memory.add({0: images})
+    memory.save(tmp_path / "m.mrdc")
+    loaded = ReplayMemory.load(tmp_path / "m.mrdc")
+    assert audit(tmp_path / "m.mrdc").problems == []
+    for index, image in enumerate(images):
+        assert loaded.encoded(index) == codec.encode(image, middle(codec))
 
 
 def test_an_unknown_name_lists_the_choices() -> None:

@@ -123,7 +123,7 @@ def test_every_flipped_byte_is_found(folder: Path) -> None:
         (lambda a: a["parts"].pop(), "parts do not have the images of the classes"),
         (lambda a: a["parts"].reverse(), "part 0 is not described"),
         (lambda a: a["memory"].update(budget=None), "the budget has no unit"),
-        (lambda a: a["memory"].update(tables=["x"]), "tables are not JPEG headers"),
+        (lambda a: a["memory"].update(tables=["x"]), "tables are not headers of images"),
     ],
 )
 def test_forged_manifests_are_refused(

@@ -43,6 +43,11 @@ def join(tables: bytes, body: bytes) -> bytes:
     return tables[:size] + body[:4] + tables[size + 4 :] + body[4:] + END
 
 
+def is_header(tables: bytes) -> bool:
+    """Whether `join` can use these bytes."""
+    return any(marker in FRAMES for marker, *_ in segments(tables))
+
+
 @lru_cache(maxsize=256)
 def _size_position(tables: bytes) -> int:
     found = (start + 5 for marker, start, _ in segments(tables) if marker in FRAMES)

@@ -12,7 +12,7 @@ import numpy as np
 from mrdc._utils.errors import MemoryFileError, MrdcError
 from mrdc._utils.store_path import as_path
 from mrdc._utils.threads import ordered, workers
-from mrdc.codec.jpeg import join
+from mrdc.codec.headers import join
 from mrdc.codec.jpeg_progressive import scans_intact
 from mrdc.codec.scaled import restored
 from mrdc.data.photo import to_pixels
@@ -91,7 +91,7 @@ def _has_duplicates(memory: StoredMemory) -> bool:
 
 def _image_problem(file: MemoryFile, index: int) -> str | None:
     tables, body, values = file.pieces(index)
-    stream = join(tables, body) if tables else body
+    stream = join(tables, body)
     if file.expected(index) != image_digest(stream, values):
         return f"image {index}: its bytes do not match their SHA-256"
     try:

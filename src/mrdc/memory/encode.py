@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mrdc._utils.errors import ImageError
 from mrdc.codec import Codec
-from mrdc.codec.jpeg import join, split
+from mrdc.codec.headers import join, split
 from mrdc.codec.jpeg_progressive import has_scans, seal
 from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.photo import Photo
@@ -43,7 +43,7 @@ class Encoded:
     @property
     def stream(self) -> bytes:
         """The image as a whole file."""
-        return join(self.tables, self.body) if self.tables else self.body
+        return join(self.tables, self.body)
 
     @property
     def can_fade(self) -> bool:
@@ -87,7 +87,7 @@ Item = Arrival | Encoded | Stored  # what can be stored
 
 @dataclass(frozen=True)
 class Encoder:
-    """Makes images as a memory stores them; `packed` stores shared JPEG headers once."""
+    """Makes images as a memory stores them; `packed` stores shared headers once."""
 
     codec: Codec
     quality: int | None

@@ -50,7 +50,7 @@ class ReplayMemory(Storing):
         codec: a codec or its name in `CODECS`.
         quality: the codec's quality, by default its own default. Changing `codec` and
             `quality` later affects the images added from then on.
-        accounting: "packed" stores shared JPEG tables once; "file" stores whole files, to
+        accounting: "packed" stores shared headers once; "file" stores whole files, to
             compare with the paper.
         fade: cut scans of images of codec jpeg-progressive before dropping images or leaving
             them out. All images fade evenly, down to 5 of 10 scans.

@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mrdc._utils.errors import MemoryFileError
+from mrdc.codec.headers import join
 from mrdc.codec.image import Pixels
-from mrdc.codec.jpeg import join
 from mrdc.codec.jpeg_progressive import has_scans
 from mrdc.codec.scaled import restored, stored_scale
 from mrdc.memory.encode import Encoded, Encoding, Stored
@@ -25,7 +25,7 @@ class Rows(ABC):
     @property
     @abstractmethod
     def table_list(self) -> Sequence[bytes]:
-        """The JPEG tables that the column `tables` refers to."""
+        """The headers that the column `tables` refers to."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class Rows(ABC):
     def stream(self, row: int) -> bytes:
         """An image as a whole file, with its tables."""
         tables, body, _ = self.pieces(row)
-        return join(tables, body) if tables else body
+        return join(tables, body)
 
     def encoding(self, row: int) -> Encoding:
         """How an image was encoded."""
@@ -101,7 +101,7 @@ class Rows(ABC):
 
     def _digest(self, row: int) -> bytes:
         tables, body, values = self.pieces(row)
-        return image_digest(join(tables, body) if tables else body, values)
+        return image_digest(join(tables, body), values)
 
     def item(self, row: int, name: str) -> Stored:
         """An image for another memory, not read yet."""

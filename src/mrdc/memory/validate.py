@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrdc._utils.errors import MemoryFileError, UsageError
-from mrdc.codec.image import segments
-from mrdc.codec.jpeg import FRAMES
+from mrdc.codec.headers import is_header
 from mrdc.codec.scaled import split_scale
 from mrdc.memory.budget import Budget
 from mrdc.memory.names import Names
@@ -76,13 +75,13 @@ def shallow(value: object, levels: int = LEVELS) -> bool:
 
 
 def read_tables(meta: Mapping[str, Any]) -> list[bytes]:
-    """The JPEG tables that images share."""
+    """The headers that images share."""
     given = meta.get("tables")
     try:
         tables = [base64.b64decode(table, validate=True) for table in given or []]
     except (binascii.Error, TypeError, ValueError):
         tables = [b""]
-    _refuse(["tables are not JPEG headers"] if not all(map(_is_table, tables)) else [])
+    _refuse(["tables are not headers of images"] if not all(map(_is_table, tables)) else [])
     return tables
 
 
@@ -301,7 +300,7 @@ def _texts(value: object) -> bool:
 
 
 def _is_table(table: bytes) -> bool:
-    return len(table) <= TABLE_BYTES and any(marker in FRAMES for marker, *_ in segments(table))
+    return len(table) <= TABLE_BYTES and is_header(table)
 
 
 def box_problems(

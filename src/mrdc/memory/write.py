@@ -40,7 +40,7 @@ def write_memory(
     Args:
         path: the file, or a function that names it by the SHA-256.
         arrays: every array but the payload; the array `tables` refers to `tables`.
-        tables: JPEG headers that images share.
+        tables: headers that images share.
     """
     layout: dict[str, dict[str, Any]] = {}
     position, names = 0, layout_of(arrays)

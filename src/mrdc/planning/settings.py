@@ -57,7 +57,7 @@ class SearchSettings:
     volume: Literal["gram", "ridge"] = "gram"
     """gram: the paper's volume; ridge: defined for more images than feature dimensions."""
     accounting: Literal["packed", "file"] = "packed"
-    """packed: store JPEG tables once; file: store every image as a whole file, as in the paper."""
+    """packed: store shared headers once; file: store images as whole files, as in the paper."""
 
     @property
     def matched(self) -> bool:
