@@ -126,24 +126,26 @@ def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
     return table(*rows)
 
 
-def lower(*labels: str) -> str:
-    """Qualities below 10 and smaller images, by data and budget, and how they differ from 10."""
+def by_storage(*labels: str) -> dict[tuple[str, str], dict[str, dict[int, Row]]]:
+    """Runs by data and budget, then by codec and quality, then by seed."""
     groups: dict[tuple[str, str], dict[str, dict[int, Row]]] = {}
     for run in read("runs"):
         if run["label"] in labels and run["quality"]:
             arms = groups.setdefault((run["data"], run["budget"]), {})
             arms.setdefault(f"{run['codecs'][0]} {run['quality']}", {})[run["seed"]] = run
+    return groups
+
+
+def stored_as(*labels: str) -> str:
+    """Codecs, qualities and scales by data and budget, and how they differ from JPEG 10."""
     head = ["data", "budget", "stored as", "images held", "averaged, %, by seed"]
-    rows: list[list[object]] = [[*head, "difference from 10", "after the last phase"]]
-    many: list[float] = []  # what 5 gains where it holds many more images
-    for (data, budget), arms in sorted(groups.items()):
+    rows: list[list[object]] = [[*head, "difference from JPEG 10", "after the last phase"]]
+    for (data, budget), arms in sorted(by_storage(*labels).items()):
         base = arms.get("jpeg 10", {})
         for arm, runs in sorted(arms.items(), key=lambda item: first_items(item[1])):
             pairs = [(run, base[seed]) for seed, run in sorted(runs.items()) if seed in base]
             gains = [run[SCORE] - other[SCORE] for run, other in pairs]
             last = [run["accuracy"][-1] - other["accuracy"][-1] for run, other in pairs]
-            if arm == "jpeg 5" and first_items(runs) > 1.25 * first_items(base or runs):
-                many += gains
             rows.append(
                 [
                     data,
@@ -155,8 +157,32 @@ def lower(*labels: str) -> str:
                     with_error(last) if gains and arm != "jpeg 10" else "",
                 ]
             )
-    said = f"{len(many)} pairs where 5 holds at least a quarter more images than 10"
-    return table(*rows) + f"\nOver the {said}, it gains {with_error(many)}.\n"
+    return table(*rows)
+
+
+def lower(*labels: str) -> str:
+    """Qualities below 10 and smaller images, and what 5 gains where it holds many more images."""
+    gains = [
+        run[SCORE] - arms["jpeg 10"][seed][SCORE]
+        for arms in by_storage(*labels).values()
+        for seed, run in arms.get("jpeg 5", {}).items()
+        if seed in arms.get("jpeg 10", {})
+        and run["memory"]["items"] > 1.25 * arms["jpeg 10"][seed]["memory"]["items"]
+    ]
+    said = f"{len(gains)} pairs where 5 holds at least a quarter more images than 10"
+    return stored_as(*labels) + f"\nOver the {said}, it gains {with_error(gains)}.\n"
+
+
+def codecs(label: str) -> str:
+    """Bytes, fidelity and time of every codec on the same photos."""
+    head = ["codec", "quality", "bytes", "PSNR, dB", "encode, ms", "decode, ms"]
+    rows: list[list[object]] = [list(head)]
+    for run in read("codecs"):
+        for row in run["candidates"] if run["label"] == label else ():
+            times = [f"{row[name]:.1f}" for name in ("encode_ms", "decode_ms")]
+            size = f"{row['bytes']:,.0f}"
+            rows.append([row["codec"], row["quality"], size, f"{row['psnr']:.1f}", *times])
+    return table(*rows)
 
 
 def first_items(runs: dict[int, Row]) -> int:

@@ -10,12 +10,14 @@ from arm_tables import (
     both_relaxed,
     bytes_worth,
     candidate,
+    codecs,
     fading,
     headline,
     lower,
     relaxed,
     remedy,
     selector,
+    stored_as,
 )
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
@@ -201,6 +203,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "power 2": lambda: both_relaxed("power=2", ("tiny-relaxed", "tiny-power2")),
     "power 4": lambda: both_relaxed("power=4", ("tiny-relaxed", "tiny-power4")),
     "lower": lambda: lower("low", "cub-2-default", "caltech-default"),
+    "codecs": lambda: stored_as("codecs"),
+    "codecs lucir": lambda: stored_as("codecs-lucir"),
+    "codecs cub": lambda: codecs("cub"),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "bytes default": lambda: bytes_worth(
         "tiny-bytes-default", {"compressed": "tiny-bytes-default"}
