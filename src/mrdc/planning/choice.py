@@ -13,7 +13,8 @@ from mrdc.planning.volume import from_log
 
 Rule = Literal["contiguous", "paper"]
 NEARLY = 0.02  # quantities that differ by less than this share count as equal
-NEARLY_LOW = 0.25  # the same for qualities below the paper's, which distort much more
+NEARLY_LOW = 0.25  # the same for JPEG below the paper's qualities, which distorts much more
+JPEGS = ("jpeg", "jpeg-optimised", "jpeg-progressive")
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _beats(new: Candidate, old: Candidate, criterion: Criterion) -> bool:
     images for next to nothing. Qualities of two codecs cannot be compared, so the discrepancy
     decides.
     """
-    low = new.quality is not None and new.quality < min(QUALITIES)
+    low = split_scale(new.codec)[0] in JPEGS and (new.quality or 100) < min(QUALITIES)
     nearly = abs(new.quantity - old.quantity) < (NEARLY_LOW if low else NEARLY) * old.quantity
     if nearly and (old.quality is None or old.codec == new.codec):
         return False
