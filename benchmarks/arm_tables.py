@@ -177,7 +177,7 @@ def codecs(label: str) -> str:
     """Bytes, fidelity and time of every codec on the same photos."""
     head = ["codec", "quality", "bytes", "PSNR, dB", "encode, ms", "decode, ms"]
     rows: list[list[object]] = [list(head)]
-    for run in read("codecs"):
+    for run in read("compression"):
         for row in run["candidates"] if run["label"] == label else ():
             times = [f"{row[name]:.1f}" for name in ("encode_ms", "decode_ms")]
             size = f"{row['bytes']:,.0f}"

@@ -64,7 +64,7 @@ def main() -> None:
         for name, qualities in CANDIDATES.items()
         for quality in qualities
     ]
-    emit("codecs", label=args.label, images=len(images), candidates=rows, **machine())
+    emit("compression", label=args.label, images=len(images), candidates=rows, **machine())
 
 
 if __name__ == "__main__":
