@@ -7,6 +7,7 @@ from statistics import mean
 from adapter_tables import buffers, same_bytes, strategies
 from arm_tables import (
     arms,
+    avif_gains,
     both_relaxed,
     bytes_worth,
     candidate,
@@ -203,7 +204,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "power 2": lambda: both_relaxed("power=2", ("tiny-relaxed", "tiny-power2")),
     "power 4": lambda: both_relaxed("power=4", ("tiny-relaxed", "tiny-power4")),
     "lower": lambda: lower("low", "cub-2-default", "caltech-default"),
-    "codecs": lambda: stored_as("codecs"),
+    "codecs": lambda: avif_gains("codecs"),
     "codecs lucir": lambda: stored_as("codecs-lucir"),
     "codecs cub": lambda: codecs("cub"),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
