@@ -17,10 +17,10 @@ SCORE = "average_incremental_accuracy"
 
 
 def pairs_of(labels: Labels, methods: Labels) -> list[tuple[Row, Row]]:
-    """Runs of two labels with equal budget, quality and seed, after one phase 0."""
+    """Runs of two labels with equal phases, budget, quality and seed, after one phase 0."""
     runs = [
         {
-            (r["budget"], r["quality"], r["seed"]): r
+            (len(r["sizes"]), r["budget"], r["quality"], r["seed"]): r
             for r in read("runs")
             if r["label"] == label and r["method"] == method
         }
@@ -70,22 +70,26 @@ def both_relaxed(second: str, *labels: Labels) -> str:
 
 
 def headline(*seeds: int) -> str:
-    """The paper's method and the one we recommend, with and without compression, over seeds."""
+    """The paper's method and the one we recommend in 5 phases, by what they replay, over seeds."""
     head = ["recipe", "bytes of", "replays", "images held", "seeds"]
     rows: list[list[object]] = [[*head, "averaged, %", "after the last phase"]]
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for run in read("runs"):
         paper = run["label"] == "cub" and (run["method"], run["budget"]) == LUCIR_20
-        if run["seed"] in seeds and (paper or run["label"] == "cub-default"):
-            stored = f"JPEG {run['quality']}" if run["quality"] else "original files"
+        ours = run["label"] in ("cub-default", "cub-avif")
+        if run["seed"] in seeds and (paper or ours) and len(run["sizes"]) == 6:
+            stored = f"{run['codecs'][0].upper()} {run['quality']}"
+            stored = stored if run["quality"] else "original files"
             groups.setdefault((run["name"], run["budget"], stored), []).append(run)
     for (recipe, budget, stored), runs in sorted(groups.items(), key=lambda item: score(item[1])):
+        number = budget.removesuffix("/class")
+        plenty = recipe == "joint"  # has no memory: trains on all images of all classes so far
         rows.append(
             [
                 f"`{recipe}`",
-                budget.replace("/class", " originals per class"),
+                "all originals" if plenty else f"{number} original{'s'[: number != '1']} per class",
                 stored,
-                f"{mean(run['memory']['items'] for run in runs):,.0f}",
+                "all" if plenty else f"{mean(run['memory']['items'] for run in runs):,.0f}",
                 len(runs),
                 f"{score(runs):.2f}",
                 f"{mean(run['accuracy'][-1] for run in runs):.2f}",

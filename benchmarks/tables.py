@@ -195,7 +195,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "match strong 20": lambda: matched("tiny-strong", "20/class"),
     "match strong 5": lambda: matched("tiny-strong", "5/class"),
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "cifar-50"),
-    "headline": lambda: headline(3, 4),
+    "headline": lambda: headline(3, 4, 5),
     "match relaxed": lambda: both_relaxed(
         "and matched",
         ("tiny-relaxed", "tiny-relaxed-match"),
@@ -207,6 +207,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codecs": lambda: avif_gains("codecs"),
     "codecs lucir": lambda: stored_as("codecs-lucir"),
     "codecs cub": lambda: codecs("cub"),
+    "codecs cub-avif": lambda: stored_as("cub-avif"),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "bytes default": lambda: bytes_worth(
         "tiny-bytes-default", {"compressed": "tiny-bytes-default"}

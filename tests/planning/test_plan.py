@@ -99,13 +99,17 @@ def test_more_is_allowed_where_new_images_are_matched(photos: Path) -> None:
     assert said() == (
         "Store 16 images as jpeg 25 instead of 8 originals: compression changes what a network "
         "sees by 4.0 % per image (r = 1.040), and up to 5 % is allowed. If you show new images as "
-        "they will be stored (--matched), jpeg 10 will do: 20 images."
+        "they will be stored (--matched), jpeg 10 will do: 20 images. AVIF may hold up to twice as "
+        "many, but encodes slowly: try --codec jpeg avif."
     )
     assert said(matched=True) == (
         "Store 20 images as jpeg 10 instead of 8 originals: compression changes what a network "
         "sees by 20.0 % per image (r = 1.200), and up to 50 % is allowed where new images are "
-        "shown as stored."
+        "shown as stored. AVIF may hold up to twice as many, but encodes slowly: try --codec jpeg "
+        "avif."
     )
+    rows.append(Candidate("webp", 10, 1, ratio_per_image=1.0, discrepancy=1.0))
+    assert "AVIF" not in said()
     assert said(matched=True, epsilon=0.02).startswith("Store 12 images as jpeg 75 instead")
     assert "--matched" not in said(criterion="discrepancy")
 
@@ -119,6 +123,8 @@ def test_quality_5_is_considered_where_new_images_are_matched(photos: Path) -> N
     assert tried() == [None, 90, 75, 50, 25, 10]
     assert tried(matched=True) == [None, 90, 75, 50, 25, 10, 5]
     assert tried(matched=True, qualities=(60,)) == [None, 60]
+    assert tried(codec=("avif",)) == [None, 75, 50, 35, 25, 15, 5]
+    assert tried(codec=("avif",), qualities=(60,)) == [None, 60]
 
 
 # Keywords

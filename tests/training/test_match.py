@@ -276,6 +276,6 @@ def test_a_matched_run_may_compress_more(match: float, bound: float) -> None:
         run = small_run("lucir", train=train, memory=auto | memory)
         assert run.learner.exemplars is not None
         settings = run.learner.exemplars.settings
-        assert (settings.bound, settings.tried) == (expected, usual)
+        assert (settings.bound, settings.tried(CODECS["jpeg"])) == (expected, usual)
     given = LearnSettings(train=train, memory=MemorySettings(qualities=(30, 60)))
-    assert given.choice.tried == (30, 60)
+    assert given.choice.tried(CODECS["avif"]) == (30, 60)

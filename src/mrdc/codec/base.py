@@ -19,12 +19,14 @@ class Codec(ABC):
         name: the key in `CODECS`.
         qualities: allowed values of `quality`; None without a quality setting.
         default_quality: quality to use when none is given; None without a quality setting.
+        considered: qualities that a search tries; None for those of the paper.
         encoder: library and version that produce the bytes.
     """
 
     name: ClassVar[str]
     qualities: ClassVar[range | None] = range(1, 101)
     default_quality: ClassVar[int | None] = 75
+    considered: ClassVar[tuple[int, ...] | None] = None
 
     @property
     @abstractmethod

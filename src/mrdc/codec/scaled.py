@@ -25,6 +25,7 @@ class Scaled(Codec):
         self.name = f"{base.name}{MARK}{scale:g}"  # type: ignore[misc]
         self.qualities = base.qualities  # type: ignore[misc]
         self.default_quality = base.default_quality  # type: ignore[misc]
+        self.considered = base.considered  # type: ignore[misc]
 
     @property
     def encoder(self) -> str:

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from PIL import features
+
 from mrdc._utils.errors import BudgetError
 from mrdc._utils.extras import Tensor
 from mrdc._utils.store_path import as_path
 from mrdc.codec import CODECS, Codec
+from mrdc.codec.scaled import split_scale
 from mrdc.memory.budget import Budget
-from mrdc.planning.choice import Candidate, Rule, choose_quality, judge
+from mrdc.planning.choice import JPEGS, Candidate, Rule, choose_quality, judge
 from mrdc.planning.scan import Scan, Whole, check_settings, check_torch, engine, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
@@ -52,14 +55,15 @@ class Plan:
         count = f"all {chosen.quantity:,} images" if everything else f"{chosen.quantity:,} images"
         if chosen.codec == "original":
             why = "they fit as they are" if everything else self._why_not()
-            return f"Keep {count} as the original files: {why}.{self._hint()}{self._sampled()}"
+            more = f"{self._matching()}{self._sampled()}"
+            return f"Keep {count} as the original files: {why}.{more}"
         plain = next(c for c in self.candidates if c.codec == "original")
         gain = f" instead of {plain.quantity:,} originals" if plain.quantity else ""
         lower = " A lower quality would gain nothing: all images fit." if everything else ""
-        said = f"Store {count} as {chosen}{gain}: {self._why(plain)}.{lower}"
-        return f"{said}{self._hint()}{self._sampled()}"
+        more = f"{self._matching()}{self._avif()}{self._sampled()}"
+        return f"Store {count} as {chosen}{gain}: {self._why(plain)}.{lower}{more}"
 
-    def _hint(self) -> str:
+    def _matching(self) -> str:
         """What would be chosen if new images were shown as they will be stored, if that is more."""
         loose = replace(self.settings, matched=True)
         judged = judge(self.candidates, loose)
@@ -70,6 +74,14 @@ class Plan:
             f" If you show new images as they will be stored (--matched), {judged[best]} will do: "
             f"{judged[best].quantity:,} images."
         )
+
+    def _avif(self) -> str:
+        """That another codec would hold more, if only JPEG was tried and some images are left."""
+        tried = {split_scale(candidate.codec)[0] for candidate in self.candidates}
+        left = self.images - self.chosen.duplicates - self.chosen.quantity
+        if not left or not tried <= {"original", *JPEGS} or not features.check("avif"):
+            return ""
+        return " AVIF may hold up to twice as many, but encodes slowly: try --codec jpeg avif."
 
     def _sampled(self) -> str:
         """What a sample of classes means for all of them, and whether it was large enough."""

@@ -217,13 +217,13 @@ def search_space(settings: SearchSettings, originals: bool = False) -> list[Pair
     Codecs without qualities come first, then larger scales, so that a later candidate never
     revives an earlier one.
     """
-    if not settings.codec or not settings.tried or not settings.scale:
+    if not settings.codec or settings.qualities == () or not settings.scale:
         raise UsageError("give at least one codec, one quality and one scale")
     space: list[Pair] = []
     for name in dict.fromkeys(settings.codec):
         codec = CODECS.find(name)
         scales = sorted(set(settings.scale), reverse=True) if codec.qualities else [1.0]
-        best_first = sorted(set(settings.tried), reverse=True)
+        best_first = sorted(set(settings.tried(codec)), reverse=True)
         for scale, quality in product(scales, best_first if codec.qualities else [None]):
             codec.check_quality(quality)
             space.append((scaled(codec, scale), quality))

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from mrdc._utils.store_path import as_path
+
+if TYPE_CHECKING:
+    from mrdc.codec import Codec
 
 QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
 LOWER = 5  # considered, too, if new images are shown as they will be stored
@@ -37,7 +40,7 @@ class SearchSettings:
     """Codecs to consider; `mrdc list` names them."""
     qualities: tuple[int, ...] | None = None
     """Qualities to consider; by default 10 25 50 75 90, and also 5 if new images are shown as they
-    will be stored."""
+    will be stored; 5 15 25 35 50 75 for avif."""
     scale: tuple[float, ...] = (1.0,)
     """Scales to consider with every quality: 0.5 shrinks an image to half its sides before it is
     encoded; decoding restores its size."""
@@ -64,12 +67,12 @@ class SearchSettings:
         """True if new images are shown as they will be stored, which changes defaults."""
         return False
 
-    @property
-    def tried(self) -> tuple[int, ...]:
-        """The qualities to consider."""
+    def tried(self, codec: "Codec") -> tuple[int, ...]:
+        """The qualities of a codec to consider."""
         if self.qualities is not None:
             return self.qualities
-        return (LOWER, *QUALITIES) if self.matched else QUALITIES
+        usual = (LOWER, *QUALITIES) if self.matched else QUALITIES
+        return codec.considered or usual
 
     @property
     def bound(self) -> float | None:
@@ -106,8 +109,8 @@ class PlanSettings(ChoiceSettings, Source):
     """Settings that `plan` and `pack` share."""
 
     qualities: Annotated[tuple[int, ...] | None, tyro.conf.arg(name="quality")] = None
-    """Qualities to consider; by default 10 25 50 75 90, and also 5 if --matched. One codec with one
-    quality needs no search."""
+    """Qualities to consider; by default 10 25 50 75 90, and also 5 if --matched; 5 15 25 35 50 75
+    for avif. One codec with one quality needs no search."""
     sample: int | None = None
     """Measure this many classes, drawn at random, with their share of the budget, instead of all of
     them: faster where there are many. `pack` then stores all classes."""

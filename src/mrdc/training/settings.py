@@ -1,13 +1,13 @@
 """Settings of a run. Fields are flags of the same name."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from mrdc.nn.settings import TrainSettings as TrainSettings
-from mrdc.planning.settings import ChoiceSettings, SearchSettings
+from mrdc.planning.settings import SearchSettings
 
 TRAIN = TrainSettings()
 
@@ -33,6 +33,15 @@ class MemorySettings(SearchSettings, Storage):
     dropped; for codec jpeg-progressive, best with quality 75."""
     strict_budget: bool = False
     """Charge parameters that the method adds to the network (AANets' second branch), as fp32."""
+
+
+@dataclass(frozen=True)
+class MatchedMemory(MemorySettings):
+    """The same where new images are shown as they will be stored."""
+
+    @property
+    def matched(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -65,10 +74,7 @@ class LearnSettings:
     @property
     def choice(self) -> MemorySettings:
         """Settings of the memory, with the qualities and the bound that suit the training."""
-        names = ("criterion", "qualities", "epsilon")
-        given = {name: getattr(self.memory, name) for name in names}
-        suited = ChoiceSettings(**given, matched=self.train.match == 1)
-        return replace(self.memory, qualities=suited.tried, epsilon=suited.bound)
+        return MatchedMemory(**vars(self.memory)) if self.train.match == 1 else self.memory
 
 
 @dataclass(frozen=True)
