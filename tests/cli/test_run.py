@@ -242,14 +242,18 @@ def test_plans_without_a_terminal(photos: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    ("quality", "words"),
-    [(None, "originals"), (50, "quality 50"), ([75, None, 75], "quality 75, originals")],
+    ("quality", "codecs", "words"),
+    [
+        (None, ["original"], "originals"),
+        (50, ["webp"] * 2, "webp 50"),
+        ([75, None, 75], ["jpeg", "original", "jpeg"], "jpeg 75, originals"),
+    ],
 )
-def test_qualities_of_a_memory_in_words(
-    quality: Any, words: str, capsys: pytest.CaptureFixture[str]
+def test_what_a_memory_holds_in_words(
+    quality: Any, codecs: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A single quality, or the quality chosen after each phase."""
-    kept(Console(), result(quality=quality, memory=MemorySummary(90, 100, 7)))
+    kept(Console(), result(quality=quality, codecs=codecs, memory=MemorySummary(90, 100, 7)))
     assert capsys.readouterr().out == f"Memory: 7 images as {words}, 90 of 100 bytes (8/class)\n"
 
 

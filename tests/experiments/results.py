@@ -19,5 +19,5 @@ def result(score: float = 50.0, last: float = 40.0, items: int = 30, **more: Any
     given |= {"average_forgetting": -3.0, "memory": MemorySummary(1, 2, items)}
     given = BLANK | given | more
     stored = given["quality"] if isinstance(given["quality"], list) else [given["quality"]] * 2
-    given["codecs"] = ["original" if quality is None else "jpeg" for quality in stored]
-    return RunResult(**given)
+    codecs = ["original" if quality is None else "jpeg" for quality in stored]
+    return RunResult(**{"codecs": codecs} | given)

@@ -95,6 +95,14 @@ def test_mean_ratio_chooses_a_quality(
     assert mean_choice(memory, ratios[1:]) == (choice if choice == 10 else None)
 
 
+def test_mean_ratio_names_the_codec_among_several() -> None:
+    """A quality alone would not tell which; AVIF stores more here."""
+    plain, jpeg = volume_ratios(phases(1.2))
+    avif = jpeg | {"codec": "avif", "quantity": [2 * number for number in jpeg["quantity"]]}
+    assert mean_choice(MemorySettings(), [plain, jpeg, avif]) == "avif 10"
+    assert mean_choice(MemorySettings(), [plain, avif]) == 10
+
+
 def test_mean_discrepancy_chooses_a_quality() -> None:
     """It is known even where R_q is not."""
     rows = volume_ratios(phases(None, 3.0))

@@ -74,46 +74,52 @@ def volumes(console: Console, found: RunResult) -> None:
     """R_q, r and discrepancy of each candidate, averaged over the phases, and the choice."""
     if not found.volume_ratios:
         return
-    chosen = (
-        found.quality if isinstance(found.quality, list) else [found.quality] * len(found.codecs)
-    )
-    stored = set(zip(found.codecs, chosen, strict=True))
+    stored = stored_as(found)
     rows = table(
         "candidate<", "images that fit", "mean R_q", "mean r", "mean discrepancy", "verdict<"
     )
     for row in found.volume_ratios:
-        quality = row["quality"]
-        name = row["codec"] if quality is None else f"{row['codec']} {quality}"
+        name = named(row["codec"], row["quality"])
         rows.add_row(
             name,
             f"{sum(row['quantity']):,}",
             ratio(row["mean"]),
             ratio(row.get("mean_ratio_per_image")),
             small_number(row.get("mean_discrepancy")),
-            "stored" if (row["codec"], quality) in stored else row.get("verdict", ""),
+            "stored" if name in stored else row.get("verdict", ""),
         )
     console.print(rows)
     lines = [f"{what}: {why}" for what, why in found.left_out.items()]
     if lines:
         console.print(f"Left out of R_q ({len(lines):,}):{some(lines)}")
     if found.quality_rule == "auto":
-        used, mean = "original" if found.quality is None else found.quality, found.mean_choice
-        agrees = "agrees" if used == mean else f"would choose {mean}"
+        mean = found.mean_choice
+        agrees = "agrees" if mean in (found.quality, stored[0]) else f"would choose {mean}"
         console.print(
-            f"Chosen by {SYMBOLS[found.criterion]} after the first phase: {used}; its mean over "
-            f"the phases {agrees}."
+            f"Chosen by {SYMBOLS[found.criterion]} after the first phase: {stored[0]}; its mean "
+            f"over the phases {agrees}."
         )
+
+
+def stored_as(found: RunResult) -> list[str]:
+    """Codec and quality of the images in the memory, once each, in the order of the phases."""
+    chosen = found.quality
+    qualities = chosen if isinstance(chosen, list) else [chosen] * len(found.codecs)
+    return list(dict.fromkeys(map(named, found.codecs, qualities)))
+
+
+def named(codec: str, quality: int | None) -> str:
+    return codec if quality is None else f"{codec} {quality}"
 
 
 def kept(console: Console, found: RunResult) -> None:
     """The memory, the parameters that the method adds, and the method's report."""
-    held, chosen = found.memory, found.quality
-    qualities = chosen if isinstance(chosen, list) else [chosen]  # one per phase, if dynamic
-    names = ["originals" if quality is None else f"quality {quality}" for quality in qualities]
+    held = found.memory
     if held.budget_bytes:
         scans = "" if held.scans is None else f" with {held.scans:.1f} of {SCANS} scans"
+        names = ["originals" if name == "original" else name for name in stored_as(found)]
         console.print(
-            f"Memory: {held.items:,} images as {', '.join(dict.fromkeys(names))}{scans}, "
+            f"Memory: {held.items:,} images as {', '.join(names)}{scans}, "
             f"{held.bytes:,} of {held.budget_bytes:,} bytes ({printable(found.budget)})"
         )
     if held.parameter_bytes:

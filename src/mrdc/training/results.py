@@ -148,7 +148,7 @@ class RunResult(Record):
     criterion: str = "volume-ratio"  # what the search chose by
     volume_ratios: list[Json] = field(default_factory=list)  # R_q, r, discrepancy by candidate
     codecs: list[str] = field(default_factory=list)  # of the images stored in each phase
-    mean_choice: int | str | None = None  # the quality that means over the phases choose
+    mean_choice: int | str | None = None  # the quality (or codec and quality) that means choose
     left_out: dict[str, str] = field(default_factory=dict)  # what has no R_q, and why
     report: Json = field(default_factory=dict)
     phases: tuple[PhaseResult, ...] = field(default=(), metadata={"private": True})  # not in JSON

@@ -114,7 +114,7 @@ def left_out(phases: Sequence[PhaseResult]) -> dict[str, str]:
 def mean_choice(memory: MemorySettings, ratios: Sequence[Json]) -> int | str | None:
     """The quality that the means over the phases choose; None if nothing passes.
 
-    Every row gets the verdict on its means.
+    Among several codecs, its codec is named too. Every row gets the verdict on its means.
     """
 
     def known(value: float | None) -> float:
@@ -137,4 +137,7 @@ def mean_choice(memory: MemorySettings, ratios: Sequence[Json]) -> int | str | N
     best = choose_quality(judged, memory.criterion)
     if best is None:
         return None
-    return ORIGINAL if judged[best].quality is None else judged[best].quality
+    codecs = {candidate.codec for candidate in judged} - {ORIGINAL}
+    if len(codecs) > 1 or judged[best].quality is None:
+        return str(judged[best])
+    return judged[best].quality
