@@ -164,6 +164,32 @@ def stored_as(*labels: str) -> str:
     return table(*rows)
 
 
+def codec_choices(*labels: str) -> str:
+    """What `plan` chooses among JPEG and AVIF, beside the runs that measured it."""
+    head = ["data", "budget", "chosen by `plan`", "images it holds", "r", "averaged, % (runs)"]
+    rows: list[list[object]] = [[*head, "best of the others"]]
+    measured = by_storage(*labels)
+    for plan in read("codec_choice"):
+        budget = plan["budget"]["text"]
+        arms = {arm: list(runs.values()) for arm, runs in measured[plan["label"], budget].items()}
+        (picked,) = (c for c in plan["candidates"] if c["verdict"] == "chosen")
+        chosen = f"{picked['codec']} {picked['quality']}"
+        runs = arms.pop(chosen, [])
+        best = max(arms, key=lambda arm: score(arms[arm]), default=None)
+        rows.append(
+            [
+                plan["label"],
+                budget,
+                chosen,
+                f"{100 * picked['quantity'] / plan['images']:.0f} %",
+                f"{picked['ratio_per_image']:.3f}",
+                f"{score(runs):.2f} ({len(runs)})" if runs else "not run",
+                "" if best is None else f"{best}: {score(arms[best]):.2f}",
+            ]
+        )
+    return table(*rows)
+
+
 def lower(*labels: str) -> str:
     """Qualities below 10 and smaller images, and what 5 gains where it holds many more images."""
     gains = [

@@ -11,6 +11,7 @@ from arm_tables import (
     both_relaxed,
     bytes_worth,
     candidate,
+    codec_choices,
     codecs,
     fading,
     headline,
@@ -208,6 +209,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codecs lucir": lambda: stored_as("codecs-lucir"),
     "codecs cub": lambda: codecs("cub"),
     "codecs cub-avif": lambda: stored_as("cub-avif"),
+    "codec choices": lambda: codec_choices("codecs", "cub-avif"),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "bytes default": lambda: bytes_worth(
         "tiny-bytes-default", {"compressed": "tiny-bytes-default"}
