@@ -127,6 +127,24 @@ def test_wrong_images_and_labels_are_refused(images: dict[int, list[bytes]], mes
     assert streams(memory) == before
 
 
+def test_a_list_in_place_of_a_label_is_not_printed_whole() -> None:
+    """Images and labels, as `reservoir` takes them, given to `extend`."""
+    paths = [f"photos/{number}.jpg" for number in range(1000)]
+    with pytest.raises(UsageError, match=r"label \['photos/0.jpg', .*\.\.\.\] must be") as refused:
+        filled().extend(paths, [1] * 1000)  # type: ignore[arg-type, list-item]
+    assert len(str(refused.value)) < 250
+
+
+def test_new_images_encoded_once_look_as_they_will_be_stored() -> None:
+    """A memory of their own, with the codec and quality of the old one, decodes to `as_stored`."""
+    old = ReplayMemory("1MB", codec="avif", quality=5)
+    old.add({0: [jpeg(0)]})
+    new = ReplayMemory("1GB", codec=old.codec, quality=old.quality)
+    new.add({1: [jpeg(1), jpeg(2)]})
+    for (shown, _), source in zip(new, (jpeg(1), jpeg(2)), strict=True):
+        assert torch.equal(shown, old.as_stored(source))
+
+
 def test_unreadable_images_raise_or_are_skipped() -> None:
     """The first one raises, unless `skip` handles it; a class needs a readable image."""
     images = {0: [Photo("good.jpg", lambda: jpeg(0)), Photo("bad.jpg", lambda: jpeg(1)[:200])]}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from reprlib import repr as shortened
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -37,7 +38,7 @@ def as_label(given: SupportsIndex) -> int:
     except TypeError:
         label = -1
     if not 0 <= label < 2**31:
-        raise UsageError(f"label {given!r} must be a whole number from 0 to 2147483647")
+        raise UsageError(f"label {shortened(given)} must be a whole number from 0 to 2147483647")
     return label
 
 
