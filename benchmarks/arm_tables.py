@@ -240,11 +240,16 @@ def plain(settings: Row) -> bool:
     return same and settings["compress"] is None and not settings["train"]["match"]
 
 
+def any_selector(settings: Row) -> str:
+    """The selector of a run."""
+    return f"`{settings['memory']['select']}`"
+
+
 def selector(settings: Row) -> str | None:
     """The selector of a run with JPEG 25."""
     memory = settings["memory"]
     usual = (memory["codec"], memory["scale"], memory["quality"]) == (["jpeg"], [1.0], "25")
-    return f"`{memory['select']}`" if plain(settings) and usual else None
+    return any_selector(settings) if plain(settings) and usual else None
 
 
 def candidate(settings: Row) -> str | None:

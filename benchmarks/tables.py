@@ -6,6 +6,7 @@ from statistics import mean
 
 from adapter_tables import buffers, same_bytes, strategies
 from arm_tables import (
+    any_selector,
     arms,
     avif_gains,
     both_relaxed,
@@ -215,6 +216,8 @@ TABLES: dict[str, Callable[[], str]] = {
         "tiny-bytes-default", {"compressed": "tiny-bytes-default"}
     ),
     "selectors tiny": lambda: arms("`herding`", *TINY, of=selector),
+    "selectors objects": lambda: arms("`herding`", "selectors-objects", of=any_selector),
+    "selectors flowers": lambda: arms("`herding`", "selectors-flowers", of=any_selector),
     "candidates tiny": lambda: arms("jpeg 25", *TINY, of=candidate),
     "remedies tiny": lambda: arms("`lucir`", *TINY, of=remedy),
     "regret": lambda: regret(*GRIDS),
