@@ -39,7 +39,7 @@ def test_safetensors_reads_it(path: Path) -> None:
         assert file.get_tensor("ranks").tolist() == [0, 1, 2, 3] * 2
         offsets = file.get_tensor("offsets")
         assert offsets[-1] == len(file.get_tensor("payload"))
-        assert file.metadata()["format"] == "mrdc-memory-1"
+        assert file.metadata()["format"] == "mrdc-memory-2"
     found = audit(path)
     assert (found.problems, found.items) == ([], 8)
     assert found.payload_bytes == ReplayMemory.load(path).nbytes <= found.budget_bytes == 20_000
@@ -72,11 +72,13 @@ def test_every_cut_is_found(path: Path) -> None:
 def test_wrong_paths_are_refused(tmp_path: Path) -> None:
     """Missing files, folders, other safetensors files and other files."""
     save_file({"weight": np.zeros(3)}, tmp_path / "w.safetensors")
+    save_file({"weight": np.zeros(3)}, tmp_path / "older", {"format": "mrdc-memory-1"})
     others = {"x": b"", "y": b"not a memory", "z": bytes(100)}
     for name, content in others.items():
         (tmp_path / name).write_bytes(content)
     for path, message in (
         (tmp_path / "w.safetensors", "not a memory file of mrdc"),
+        (tmp_path / "older", "the format mrdc-memory-1; this version of mrdc reads mrdc-memory-2"),
         (tmp_path / "nothing", "no such memory file"),
         (tmp_path, "not a regular file"),
         *((tmp_path / name, f"{name}: not a memory file") for name in others),

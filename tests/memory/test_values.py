@@ -149,6 +149,6 @@ def test_damaged_values_are_found(data: bytes, tmp_path: Path) -> None:
 
 def digest(file: MemoryFile, values: bytes) -> bytes:
     """The checksum of the first image with other values."""
-    from mrdc.memory.rows import image_digest
+    from mrdc.memory.encode import image_digest
 
     return image_digest(file.stream(0), values)

@@ -16,9 +16,10 @@ from mrdc.codec.headers import join
 from mrdc.codec.jpeg_progressive import scans_intact
 from mrdc.codec.scaled import restored
 from mrdc.data.photo import to_pixels
+from mrdc.memory.encode import image_digest
 from mrdc.memory.file import MemoryFile
 from mrdc.memory.manifest import MANIFEST
-from mrdc.memory.rows import image_digest
+from mrdc.memory.names import DIGEST
 from mrdc.memory.stored import Part, StoredMemory, open_memory, size_on_disk
 from mrdc.memory.values import unpack
 
@@ -80,7 +81,7 @@ def _has_duplicates(memory: StoredMemory) -> bool:
     """Whether a class holds two images with the same digest."""
     for _, runs in groupby(memory.runs, key=lambda run: run.label):
         rows = np.concatenate([r.part.file.arrays["digests"][r.begin : r.end] for r in runs])
-        digests = rows.view("V32")[:, 0]
+        digests = rows.view(f"V{DIGEST}")[:, 0]
         starts = rows[:, :8].copy().view("<u8")[:, 0]  # equal for equal digests, quick to sort
         known, counts = np.unique(starts, return_counts=True)
         similar = digests[np.isin(starts, known[counts > 1])]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mrdc.codec.image import Pixels
 from mrdc.memory.encode import Encoded, Encoding, Stored
-from mrdc.memory.names import IndexCost
+from mrdc.memory.names import DIGEST, IndexCost
 from mrdc.memory.segments import Held, Saved, Segment
 from mrdc.memory.stored import StoredMemory
 
@@ -200,12 +200,12 @@ def to_arrays(classes: Mapping[int, ClassImages]) -> dict[str, NDArray[Any]]:
 
 
 def _digests(segments: Sequence[Segment], count: int) -> NDArray[np.uint8]:
-    """SHA-256 of every image, checked for images in files."""
+    """The digest of every image, checked for images in files."""
     digests = (segment.digest(row) for segment in segments for row in range(len(segment)))
-    found = bytearray(32 * count)
+    found = bytearray(DIGEST * count)
     for place, digest in enumerate(digests):
-        found[32 * place : 32 * place + 32] = digest
-    return np.frombuffer(found, "u1").reshape(-1, 32)
+        found[DIGEST * place : DIGEST * (place + 1)] = digest
+    return np.frombuffer(found, "u1").reshape(-1, DIGEST)
 
 
 def _column(

@@ -12,7 +12,7 @@ from mrdc.codec.headers import join, split
 from mrdc.codec.jpeg_progressive import has_scans, seal
 from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.photo import Photo
-from mrdc.memory.names import IndexCost
+from mrdc.memory.names import DIGEST, IndexCost
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Encoded:
     body: bytes
     tables: bytes  # the header missing from `body`; empty if `body` is a whole file
     kept: bool  # `body` is the source itself, because encoding did not make it smaller
-    digest: bytes  # SHA-256 of the whole file
+    digest: bytes  # of the whole file
     encoding: Encoding
     values: bytes = b""  # beside the image, as stored
 
@@ -121,7 +121,7 @@ class Encoder:
         return self._made(item, stream)
 
     def _made(self, item: Arrival, stream: bytes, kept: bool = False) -> Encoded:
-        digest = hashlib.sha256(stream).digest()
+        digest = image_digest(stream)
         whole = Encoded(item.source, stream, b"", kept, digest, self.encoding, item.values)
         return self._stored(whole)
 
@@ -133,6 +133,11 @@ class Encoder:
             return image
         header, body = split(image.body)  # source files that were kept may share it, too
         return replace(image, body=body, tables=self.tables) if header == self.tables else image
+
+
+def image_digest(stream: bytes, values: bytes = b"") -> bytes:
+    """Half of the SHA-256 of an image as a whole file, followed by the values beside it."""
+    return hashlib.sha256(stream + values).digest()[:DIGEST]
 
 
 def as_stored(

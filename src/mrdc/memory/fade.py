@@ -8,7 +8,6 @@ does not depend on the steps that led there. An image is dropped, or not stored 
 arrives, only if the images of better ranks leave no room for it at the lowest level.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from mrdc._utils.errors import ImageError, MemoryFileError
 from mrdc.codec.jpeg import split
 from mrdc.codec.jpeg_progressive import LEAST_SCANS, SCANS, cut, has_scans, scan_ends
 from mrdc.memory.classes import ClassImages
-from mrdc.memory.encode import Encoded
+from mrdc.memory.encode import Encoded, image_digest
 from mrdc.memory.names import IndexCost
 from mrdc.memory.rows import Rows
 
@@ -81,7 +80,7 @@ def faded(image: Encoded, to: int) -> Encoded:
     if len(part) == len(stream):
         return image
     body = split(part)[1] if image.tables else part
-    return replace(image, body=body, digest=hashlib.sha256(part).digest())
+    return replace(image, body=body, digest=image_digest(part))
 
 
 def fitting_levels(sizes: Sequence[Sizes], room: int) -> list[NDArray[np.int64]]:

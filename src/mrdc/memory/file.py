@@ -3,7 +3,7 @@
 Arrays: those in `validate.KINDS`, without the `OPTIONAL` ones that the file does not need. The
 last one, `payload`, has all encoded images end to end, each followed by the values beside it.
 Metadata: `format`, `memory` (JSON) and `sha256`, the hash of the header (with that field
-zeroed) and of every array but the payload. `digests` holds the SHA-256 of each image and its
+zeroed) and of every array but the payload. `digests` holds half the SHA-256 of each image and its
 values, so this one hash covers the whole file, yet checking it reads only the index.
 """
 

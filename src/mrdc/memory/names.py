@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from mrdc.data.scenes import Boxes
 
-ENTRY = 8 + 32 + 4 + 4 + 2 + 2 + 1  # bytes of the index for one image, besides its name
+DIGEST = 16  # bytes of an image's digest: half of its SHA-256
+ENTRY = 8 + DIGEST + 4 + 4 + 2 + 2 + 1  # bytes of the index for one image, besides its name
 
 
 class Names:

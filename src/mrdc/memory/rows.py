@@ -1,6 +1,5 @@
 """Encoded images with an index, row by row, wherever they are."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from mrdc.codec.headers import join
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg_progressive import has_scans
 from mrdc.codec.scaled import restored, stored_scale
-from mrdc.memory.encode import Encoded, Encoding, Stored
+from mrdc.memory.encode import Encoded, Encoding, Stored, image_digest
 from mrdc.memory.names import Names
 
 COLUMNS = ("value_sizes", "kept", "tables", "encodings")  # arrays of the index that rows have
@@ -117,11 +116,6 @@ class Rows(ABC):
         tables, body, values = self.pieces(row)
         digest = self.digest(row)
         if values:
-            digest = hashlib.sha256(self.stream(row)).digest()
+            digest = image_digest(self.stream(row))
         kept = bool(self.column("kept")[row])
         return Encoded(name, body, tables, kept, digest, self.encoding(row), values)
-
-
-def image_digest(stream: bytes, values: bytes) -> bytes:
-    """SHA-256 of an image as a whole file, followed by the values beside it."""
-    return hashlib.sha256(stream + values).digest()

@@ -20,9 +20,9 @@ from mrdc._utils.errors import MemoryFileError, UsageError
 from mrdc.codec.headers import is_header
 from mrdc.codec.scaled import split_scale
 from mrdc.memory.budget import Budget
-from mrdc.memory.names import Names
+from mrdc.memory.names import DIGEST, Names
 
-FORMAT = "mrdc-memory-1"
+FORMAT = "mrdc-memory-2"
 DTYPES = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "F32": "<f4", "U8": "|u1"}
 KINDS = {
     "offsets": "I64", "digests": "U8", "labels": "I32", "ranks": "I32", "box_counts": "I32",
@@ -31,7 +31,7 @@ KINDS = {
 }  # arrays in file order  # fmt: skip
 BOXES = frozenset({"box_counts", "boxes"})
 OPTIONAL = BOXES | {"value_sizes"}
-COLUMNS = {"digests": 32, "boxes": 5}
+COLUMNS = {"digests": DIGEST, "boxes": 5}
 FREE = ("sources", "payload", "boxes")  # of any length; the others have a row per image
 TABLE_BYTES = 4096  # most bytes of tables that a JPEG can need
 HEADER_BYTES = 100_000_000  # most that safetensors reads
@@ -49,7 +49,10 @@ def read_header(raw: bytes, size: int) -> tuple[Entries, dict[str, str]]:
     """
     header = read_json(raw)
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+    written = metadata.get("format") if isinstance(metadata, dict) else None
+    if written != FORMAT:
+        if str(written).startswith(FORMAT[:-1]):
+            raise MemoryFileError(f"has the format {written}; this version of mrdc reads {FORMAT}")
         raise MemoryFileError("not a memory file of mrdc")
     _refuse(_header_problems(header, metadata, size))
     return header, metadata

@@ -13,7 +13,7 @@ from mrdc._utils.errors import OutputError, UsageError
 from mrdc._utils.files import whole_file
 from mrdc.data.scenes import Boxes
 from mrdc.memory.file import ZEROS, index_digest
-from mrdc.memory.names import Names
+from mrdc.memory.names import DIGEST, Names
 from mrdc.memory.validate import (
     DTYPES,
     FORMAT,
@@ -78,7 +78,7 @@ def head_bytes(
     largest = {"dtype": "I64", "shape": [file_bytes], "data_offsets": [file_bytes] * 2}
     layout = dict.fromkeys(layout_of(optional), largest)
     for wide in {"digests", "boxes"} & layout.keys():
-        layout[wide] = largest | {"shape": [file_bytes, 32]}
+        layout[wide] = largest | {"shape": [file_bytes, DIGEST]}
     return 8 + len(_header(layout, meta, tables)) + 8  # the last offset
 
 
