@@ -208,6 +208,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lower": lambda: lower("low", "cub-2-default", "caltech-default"),
     "codecs": lambda: avif_gains("codecs"),
     "codecs lucir": lambda: stored_as("codecs-lucir"),
+    "codecs unmatched": lambda: stored_as("codecs-unmatched"),
     "codecs cub": lambda: codecs("cub"),
     "codecs cub-avif": lambda: stored_as("cub-avif"),
     "codec choices": lambda: codec_choices("codecs", "cub-avif"),
