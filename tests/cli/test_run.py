@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from mrdc.cli.runs import kept, run
+from mrdc.cli.runs import kept, run, volumes
 from mrdc.cli.verbs import as_published
 from mrdc.data import DATASETS
 from mrdc.experiments.classes import usual_size
@@ -255,6 +255,25 @@ def test_what_a_memory_holds_in_words(
     """A single quality, or the quality chosen after each phase."""
     kept(Console(), result(quality=quality, codecs=codecs, memory=MemorySummary(90, 100, 7)))
     assert capsys.readouterr().out == f"Memory: 7 images as {words}, 90 of 100 bytes (8/class)\n"
+
+
+@pytest.mark.parametrize(
+    ("quality", "codec", "mean", "words"),
+    [
+        (5, "avif", "avif 5", "avif 5; its mean over the phases agrees."),
+        (50, "jpeg", 50, "jpeg 50; its mean over the phases agrees."),
+        (50, "jpeg", "avif 50", "jpeg 50; its mean over the phases would choose avif 50."),
+        (None, "original", "original", "original; its mean over the phases agrees."),
+        (None, "original", None, "original; its mean over the phases would choose nothing."),
+    ],
+)
+def test_a_run_says_whether_the_mean_agrees(
+    quality: Any, codec: str, mean: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"codec": codec, "quality": quality, "quantity": [1], "mean": 1.0}
+    found = result(quality=quality, codecs=[codec], volume_ratios=[row], mean_choice=mean)
+    volumes(Console(width=200), found)
+    assert f"after the first phase: {words}" in capsys.readouterr().out
 
 
 def test_a_run_says_what_to_try(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,8 @@ def phase(number: int, accuracy: float, **more: Any) -> PhaseResult:
         {"codec": "jpeg" if q else "original", "quality": q, "quantity": 5, "volume_ratio": ratio}
         for q, ratio in [(None, 1.0), (50, 1.2), (10, 9.0)]
     ]
-    usual: dict[str, Any] = {"quality": 50, "memory": HELD, "trained_images": 80, "seconds": 6.0}
+    usual: dict[str, Any] = {"codec": "jpeg", "quality": 50, "memory": HELD, "seconds": 6.0}
+    usual |= {"trained_images": 80}
     usual |= {"parts": PARTS, "candidates": candidates, "confusion": [[80, 20], [30, 70]]}
     return PhaseResult(phase=number, accuracy=accuracy, **usual | more)
 

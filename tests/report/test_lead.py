@@ -47,7 +47,7 @@ from tests.report.folders import grid, made, phase, scenes
         (
             {"50": [50.0]},
             "lucir-mrdc, quality 50 on photos reaches an averaged accuracy of 50.00 % (one seed); "
-            "its memory holds 7 images at quality 50, 90 B of 100 B.",
+            "its memory holds 7 images as jpeg 50, 90 B of 100 B.",
         ),
     ],
 )

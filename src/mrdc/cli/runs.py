@@ -93,7 +93,7 @@ def volumes(console: Console, found: RunResult) -> None:
     if lines:
         console.print(f"Left out of R_q ({len(lines):,}):{some(lines)}")
     if found.quality_rule == "auto":
-        mean = found.mean_choice
+        mean = found.mean_choice or "nothing"
         agrees = "agrees" if mean in (found.quality, stored[0]) else f"would choose {mean}"
         console.print(
             f"Chosen by {SYMBOLS[found.criterion]} after the first phase: {stored[0]}; its mean "

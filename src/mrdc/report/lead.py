@@ -65,7 +65,7 @@ def summary(group: Group) -> str:
     if not run.replays:
         return f"{said} and stores no images."
     how = {"": "at a quality chosen in each phase", "original": "as originals"}
-    stored = how.get(run.quality, f"at quality {run.quality}")
+    stored = how.get(run.quality, f"as {run.last.codec} {run.quality}")
     items = round(group.mean(lambda run: run.last.memory.items))
     used = size(group.mean(lambda run: run.last.memory.bytes))
     budget = size(group.mean(lambda run: run.last.memory.budget_bytes))
