@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mrdc.methods import Method as Method
     from mrdc.methods import Mnemonics as Mnemonics
     from mrdc.methods import Needs as Needs
+    from mrdc.methods import PlainReplay as PlainReplay
     from mrdc.methods import PODNet as PODNet
     from mrdc.methods import Relaxed as Relaxed
     from mrdc.methods import Wrapper as Wrapper
@@ -99,7 +100,7 @@ _HOME = {
     "mrdc.memory.replay": "ReplayMemory",
     "mrdc.methods": (
         "AANets BiC DDE Fidelity Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method Mnemonics "
-        "Needs PODNet Relaxed TPCIL Wrapper"
+        "Needs PODNet PlainReplay Relaxed TPCIL Wrapper"
     ),
     "mrdc.nn.heads": "Head",
     "mrdc.nn.net": "Net Output",

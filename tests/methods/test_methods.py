@@ -153,7 +153,9 @@ def test_state_and_settings_of_every_method(method: str) -> None:
 
 def test_first_phases_are_shared_only_if_they_are_equal() -> None:
     """Plain cross-entropy on all images with the same network, whatever the later settings."""
-    plain = {METHODS[name]().first_phase for name in ("finetune", "joint", "lwf", "icarl")}
+    plain = {
+        METHODS[name]().first_phase for name in ("finetune", "replay", "joint", "lwf", "icarl")
+    }
     others: list[Method] = [BiC(), LUCIR(), ICaRL(objective="bce"), PODNet(), PODNet(nca="ce")]
     others += [PODNet(nca="paper"), PODNet(nca="paper", margin=0.3)]
     names = [method.first_phase for method in others]
@@ -227,6 +229,15 @@ def test_bounds_and_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
     METHODS["joint"]().start_phase(now)
     assert now.model is fresh_net and fresh_net.classes == 3
     assert now.train.labels == (0, 0, 1, 1, 2, 2)
+
+
+def test_plain_replay_preserves_nothing() -> None:
+    """Cross-entropy over all classes, whatever the old network says."""
+    net, old = tiny("plain", Linear, 3), tiny("plain", Linear, 2)
+    x, y = torch.rand(6, 3, 16, 16), torch.tensor([0, 1, 2, 2, 2, 2])
+    expected = F.cross_entropy(net(x).logits, y)
+    assert METHODS["replay"]().loss(net, old, x, y) == expected
+    assert METHODS["lwf"]().loss(net, old, x, y) > expected
 
 
 def test_gradients_are_clamped_for_podnet(monkeypatch: pytest.MonkeyPatch) -> None:

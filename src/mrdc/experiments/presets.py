@@ -26,6 +26,7 @@ PODNET = TrainSettings(
 AANETS = replace(PODNET, batch_size=128)
 TRAINING: dict[str, TrainSettings] = {
     "finetune": TrainSettings(),
+    "replay": replace(AANETS, match=1.0),
     "joint": TrainSettings(),
     "lwf": TrainSettings(),
     "icarl": TrainSettings(),

@@ -10,13 +10,14 @@ from mrdc.methods.base import Wrapper as Wrapper
 from mrdc.methods.bic import BiC as BiC
 from mrdc.methods.dde import DDE as DDE
 from mrdc.methods.fidelity import Fidelity as Fidelity
-from mrdc.methods.finetune import Finetune as Finetune
-from mrdc.methods.finetune import Joint as Joint
 from mrdc.methods.icarl import ICaRL as ICaRL
 from mrdc.methods.lesson import Lesson as Lesson
 from mrdc.methods.lucir import LUCIR as LUCIR
 from mrdc.methods.lwf import LwF as LwF
 from mrdc.methods.mnemonics import Mnemonics as Mnemonics
+from mrdc.methods.plain import Finetune as Finetune
+from mrdc.methods.plain import Joint as Joint
+from mrdc.methods.plain import PlainReplay as PlainReplay
 from mrdc.methods.podnet import PODNet as PODNet
 from mrdc.methods.relaxed import Relaxed as Relaxed
 from mrdc.methods.tpcil import TPCIL as TPCIL
@@ -27,6 +28,7 @@ METHODS: Registry[Callable[[], Method]] = Registry(
     "methods",
     {
         "finetune": Finetune,
+        "replay": PlainReplay,
         "joint": Joint,
         "lwf": LwF,
         "icarl": ICaRL,

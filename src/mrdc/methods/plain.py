@@ -1,4 +1,4 @@
-"""The two bounds: no memory, and all images forever."""
+"""Cross-entropy and nothing else: on new images, on new and stored ones, or on all of them."""
 
 from dataclasses import dataclass
 
@@ -14,6 +14,11 @@ class Finetune(Method):
     @property
     def needs(self) -> Needs:
         return Needs(replays=False)
+
+
+@dataclass(kw_only=True)
+class PlainReplay(Method):
+    """Train on the new classes and the memory; nothing preserves the old network."""
 
 
 @dataclass(kw_only=True)
