@@ -14,7 +14,8 @@ def advice(run: RunResult) -> list[str]:
         return []
     stored = run.quality if isinstance(run.quality, list) else [run.quality]
     mean, said = sum(new) / len(new), []
-    if mean < FEW_NEW and "relaxed" not in run.method:
+    preserves = run.method != "replay" and "relaxed" not in run.method
+    if mean < FEW_NEW and preserves:
         said.append(
             f"only {mean:.0f} % of the test images of new classes were assigned to a new class: "
             f"{run.method} preserves too much beside a memory of {run.memory.items:,} images; "
