@@ -165,7 +165,7 @@ def stored_as(*labels: str) -> str:
 
 
 def codec_choices(*labels: str) -> str:
-    """What `plan` chooses among JPEG and AVIF, beside the runs that measured it."""
+    """Choices of `plan` among JPEG and AVIF, beside the runs that measured them."""
     head = ["data", "budget", "chosen by `plan`", "images it holds", "r", "averaged, % (runs)"]
     rows: list[list[object]] = [[*head, "best of the others"]]
     measured = by_storage(*labels)
@@ -263,7 +263,7 @@ def candidate(settings: Row) -> str | None:
 
 
 def remedy(settings: Row) -> str | None:
-    """What a run with JPEG 10 does about artefacts."""
+    """Remedy of a run with JPEG 10 against artefacts."""
     if settings["memory"]["budget"] != "5/class" or settings["memory"]["codec"] != ["jpeg"]:
         return None
     if settings["compress"] == 10:

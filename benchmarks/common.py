@@ -30,7 +30,7 @@ Times = dict[str, list[float]]  # seconds of each round, by alternative
 
 
 def machine() -> dict[str, Any]:
-    """Where a figure comes from: commit, seed, hardware, versions."""
+    """Origin of a figure: commit, seed, hardware, versions."""
     packages = ("torch", "Pillow", "simplejpeg", "numpy")
     return {
         "commit": os.environ.get("MRDC_COMMIT") or _git("rev-parse", "--short", "HEAD"),

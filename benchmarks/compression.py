@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def timed(function: Callable[[], T]) -> tuple[T, float]:
-    """What a function returns, and its CPU time in seconds."""
+    """Result of a function, and its CPU time in seconds."""
     start = time.process_time()
     found = function()
     return found, time.process_time() - start

@@ -184,14 +184,14 @@ def runs_of(*labels: str) -> list[RunRecord]:
 
 
 def regret(*labels: str) -> str:
-    """What every rule for choosing a quality loses against grids of full runs."""
+    """Losses of every rule for choosing a quality against grids of full runs."""
     parts = choice(runs_of(*labels)).parts
     grids = [part for part in parts if isinstance(part, Grid)]
     return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in grids)
 
 
 def bounds(*labels: str) -> str:
-    """What r loses with other bounds: the row of r in the table of `regret`."""
+    """Losses of r with other bounds: the row of r in the table of `regret`."""
     rows: list[list[object]] = [["r within", "mean", "interval", "worst"]]
     found = grid_runs(runs_of(*labels))
     for bound in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.2, 0.5):

@@ -30,7 +30,7 @@ def _machine() -> int | None:
 
 
 def _control_group() -> int | None:
-    """What the limit of a control group leaves; files it has only cached count as free."""
+    """Free bytes under the limit of a control group; cached files count as free."""
     for folder, limit, used, cached in GROUPS:
         place = ROOT / folder
         try:

@@ -56,7 +56,7 @@ def is_folder(url: str) -> bool:
 
 
 def _info(url: str) -> dict[str, Any]:
-    """What a store says about a URL; empty if there is nothing."""
+    """Metadata of a URL in its store; empty if there is nothing."""
     try:
         with _errors(url) as store:
             return dict(store.info(store._strip_protocol(url)))

@@ -79,7 +79,7 @@ class Group(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What data sets of experiences look like; the data itself is not kept."""
+    """Form of the data sets of experiences; the data itself is not kept."""
 
     kind: type[AvalancheDataset]
     attributes: tuple[tuple[str, bool], ...]  # name, and whether samples contain it

@@ -154,7 +154,7 @@ class ByteBuffer:
         return torch.stack([self.memory[int(place)][0] for place in places]).float() / 255
 
     def _values(self, places: Any) -> list[Tensor]:
-        """What was given beside images at these places, in Mammoth's order."""
+        """Values stored beside the images at these places, in Mammoth's order."""
         rows = [self.memory.values(int(place)) for place in places]
         targets = self.memory.targets
         found = []

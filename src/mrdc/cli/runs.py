@@ -192,7 +192,7 @@ def study(console: Console, found: dict[str, Any]) -> None:
 
 
 def regret(console: Console, found: dict[str, Any]) -> None:
-    """What each rule loses over all grids, and what it picks in each."""
+    """Loss of each rule over all grids, and its pick in each."""
     made = table("rule<", "grids", "points lost", "95 % interval", "worst")
     for row in found["rules"]:
         known = row["mean"] is not None

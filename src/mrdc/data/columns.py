@@ -64,7 +64,7 @@ def _holds_images(kind: Any) -> bool:
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
-    """What `datasets` records about each column."""
+    """Features of each column, as recorded by `datasets`."""
     with suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
         noted = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: kind for name, kind in noted.items() if isinstance(kind, dict)}

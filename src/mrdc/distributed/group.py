@@ -92,7 +92,7 @@ class Group:
         load: Callable[[Path], T],
         help: Callable[[Any], Any] | None = None,
     ) -> T:
-        """What rank 0 makes; the others get a copy, via a temporary file."""
+        """Make something on rank 0; the others get a copy, via a temporary file."""
         return make()
 
     def agree(self, tensors: Iterable[Tensor]) -> None:

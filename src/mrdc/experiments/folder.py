@@ -33,14 +33,14 @@ CONFIG, RESULTS, PARTIAL = "config.json", "results.jsonl", "partial.safetensors"
 
 
 class PartialAbout(TypedDict):
-    """What a checkpoint in the middle of a phase says about it."""
+    """Metadata of a checkpoint in the middle of a phase."""
 
     phase: int
     epoch: int
 
 
 class FirstPhase(TypedDict):
-    """What a shared first phase says about it."""
+    """Metadata of a shared first phase."""
 
     first_phase_seconds: float
     first_phase_images: int

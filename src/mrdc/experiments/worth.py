@@ -1,4 +1,4 @@
-"""What compression is worth in bytes: the originals that would reach the same accuracy."""
+"""Worth of compression in bytes: the originals that would reach the same accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a memory's budget leaves for images, after everything else it covers."""
+"""Bytes that a budget leaves for images, after everything else it covers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

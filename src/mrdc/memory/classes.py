@@ -153,7 +153,7 @@ def _joined(arrays: Iterable[NDArray[Any]]) -> NDArray[np.int64]:
 
 
 def _used(segments: Iterable[Segment], name: str, known: Callable[[Segment], Any]) -> list[Any]:
-    """What a column refers to, each once."""
+    """Distinct entries that a column refers to."""
     found: dict[Any, None] = {}
     for segment in segments:
         counts = np.bincount(segment.column(name).astype(np.int64) + 1)

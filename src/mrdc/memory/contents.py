@@ -1,4 +1,4 @@
-"""What a memory holds, and how it is read."""
+"""Contents of a memory, and how they are read."""
 
 import operator
 from collections.abc import Callable, Iterator, Mapping

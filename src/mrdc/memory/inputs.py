@@ -1,4 +1,4 @@
-"""What callers may pass as images, labels and values."""
+"""Images, labels and values that callers may pass."""
 
 import operator
 import os

@@ -29,7 +29,7 @@ FIELDS = {"format", "sha256", "part_size", "memory", "parts"}
 
 @dataclass(frozen=True)
 class PartEntry:
-    """What a manifest records about a part, which is itself a memory file."""
+    """Record of a part, which is itself a memory file."""
 
     file: str  # its name, which has the first digits of its hash
     sha256: str  # of its index, as in its header

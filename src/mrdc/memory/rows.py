@@ -29,7 +29,7 @@ class Rows(ABC):
     @property
     @abstractmethod
     def encoding_list(self) -> Sequence[Encoding]:
-        """What the column `encodings` refers to."""
+        """The encodings that the column `encodings` refers to."""
 
     @property
     @abstractmethod

@@ -59,7 +59,7 @@ class Storing(Contents):
     def _terms(
         self, others: Sequence[ClassImages], entry: IndexCost | None
     ) -> tuple[list[tuple[int, int]], Cost]:
-        """What filling new classes depends on: costs of the others, and the cost of an image.
+        """Inputs for filling new classes: costs of the others, and the cost of an image.
 
         A memory that fades counts all images at the lowest level, so that as many as possible fit.
         """

@@ -31,7 +31,7 @@ from mrdc.nn.resnet import Variant
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method requires of the run."""
+    """Requirements of a method."""
 
     variant: Variant = "plain"  # variant of our ResNet
     head: type[Head] = Linear  # classifier
@@ -104,7 +104,7 @@ class Method:
         return {}
 
     def state(self) -> dict[str, Tensor | int]:
-        """What was learned so far outside the network."""
+        """State learned so far outside the network."""
         values = vars(self).items()
         return {name: value for name, value in values if name.endswith("_") and value is not None}
 

@@ -64,7 +64,7 @@ def embed_pieces(
 def _look(
     engine: Engine, photos: Sequence[Photo], embedder: "Embedder", cache: FeatureCache | None
 ) -> Iterator[Seen]:
-    """What workers find out about each photo, in order; errors are confirmed here."""
+    """Result of the workers for each photo, in order; errors are confirmed here."""
     known = np.empty(0, np.uint64) if cache is None else cache.known()
     threads = min(TORCH_THREADS, torch.get_num_threads())
     function = EmbedPiece(engine.share((embedder, known)), threads)

@@ -86,7 +86,7 @@ def check_settings(settings: PlanSettings) -> None:
 
 
 def engine(settings: PlanSettings) -> AbstractContextManager[None]:
-    """What runs the jobs of a scan and of a search: threads, or Ray."""
+    """Engine that runs the jobs of a scan and of a search: threads, or Ray."""
     if settings.engine == "threads":
         return nullcontext()
     from mrdc.distributed.ray_engine import ray_engine

@@ -92,7 +92,7 @@ class ChoiceSettings(SearchSettings):
 
 @dataclass(frozen=True)
 class Source:
-    """What to plan for."""
+    """The images and the budget of a plan."""
 
     photos: tyro.conf.Positional[Location]
     """Folder with a sub-folder per class, or with train/ and test/ of such; a .csv of path,label;

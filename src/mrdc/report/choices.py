@@ -1,4 +1,4 @@
-"""What rules for choosing a quality lose, and what they predict."""
+"""Losses of the rules for choosing a quality, and their predictions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def trials(runs: Sequence[RunRecord]) -> list[Trial]:
 
 
 def rule_row(row: Json) -> Json:
-    """What a rule loses, as it is shown."""
+    """Loss of a rule, as shown."""
     known = row["low"] is not None
     return {
         "rule": row["rule"],

@@ -1,4 +1,4 @@
-"""What a memory holds: images at each quality, bytes by class, features in the plane."""
+"""Contents of a memory: images at each quality, bytes by class, features in the plane."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""What a quality is chosen by, phase by phase: R_q, r and discrepancy (Fig. 5, App. D)."""
+"""The criteria of the choice, phase by phase: R_q, r and discrepancy (Fig. 5, App. D)."""
 
 from collections.abc import Sequence
 from statistics import mean

@@ -50,7 +50,7 @@ def sentences(groups: Sequence[Group]) -> list[str]:
 
 
 def differences(pairs: Sequence[Pairing]) -> str:
-    """What compression adds, by pairs of the same seed."""
+    """Gain of compression, over pairs of the same seed."""
     detects = pairs[0].group.first.detects
     said = [f"“{pair.group.label}” {pair.difference()}" for pair in pairs]
     measure = "AP" if detects else "averaged accuracy"
@@ -112,7 +112,7 @@ def lead(ours: Mapping[int, float], others: Mapping[int, float]) -> Difference:
 
 
 def picked(grid: Mapping[str, Group]) -> str:
-    """What a search would choose, measured along the run with originals."""
+    """Choice of a search measured along the run with originals."""
     original = grid.get("original")
     results = [run.result for run in original.runs if run.result] if original else []
     picks = dict.fromkeys(str(r.mean_choice) for r in results if r.mean_choice is not None)

@@ -26,7 +26,7 @@ NO_RUN = "give folders written by `mrdc run`, `sweep` or `study`"
 
 
 class Known(TypedDict):
-    """What the page needs of the settings of a run."""
+    """Settings of a run that the page needs."""
 
     data: str
     method: str

@@ -7,7 +7,7 @@ FEW_OLD = 70  # percent of old classes' images assigned to an old class, after t
 
 
 def advice(run: RunResult) -> list[str]:
-    """What went wrong between old and new classes, and what to try; empty if nothing did."""
+    """Known failures between old and new classes, and remedies; empty if there are none."""
     old = [share for share in run.old_as_old or [] if share is not None]
     new = [share for share in run.new_as_new or [] if share is not None]
     if not old or not new or not run.memory.items:

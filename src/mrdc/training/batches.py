@@ -1,4 +1,4 @@
-"""What a feed is, and how an epoch is cut into batches."""
+"""The interface of a feed, and the cutting of an epoch into batches."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol

@@ -57,7 +57,7 @@ class Session:
 
 
 class Learner(ABC):
-    """What learns: a classifier or a detector."""
+    """A classifier or a detector."""
 
     phases: int  # in the stream
     exemplars: Exemplars | None = None

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 class CandidateRow(TypedDict):
-    """What readers need of a candidate in `PhaseResult.candidates`."""
+    """Fields of a candidate in `PhaseResult.candidates` that readers need."""
 
     codec: str
     quality: int | None
@@ -23,7 +23,7 @@ class CandidateRow(TypedDict):
 
 
 class RatioRow(TypedDict):
-    """What readers need of a row in `RunResult.volume_ratios`."""
+    """Fields of a row in `RunResult.volume_ratios` that readers need."""
 
     codec: str
     quality: int | None

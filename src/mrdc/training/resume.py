@@ -20,7 +20,7 @@ class Saved:
 
 
 def everywhere(saved: Saved | None) -> Saved | None:
-    """What rank 0 has loaded, on every process."""
+    """Send to every process what rank 0 has loaded."""
     memory = None if saved is None else saved.memory
     found = world().lead(lambda: None if saved is None else replace(saved, memory=None))
     if world().lead(lambda: memory is not None):
