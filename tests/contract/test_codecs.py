@@ -119,7 +119,7 @@ def test_a_memory_gives_back_the_exact_files(codec: Codec, tmp_path: Path) -> No
 def test_an_unknown_name_lists_the_choices() -> None:
     """A typo gets the list and the likely name."""
     with pytest.raises(
-        UsageError, match=r"unknown codec 'jpg': choose from original, jpeg.*'jpeg'\?"
+        UsageError, match=r"unknown codec 'jpg' .*'jpeg'\?\): choose from original, jpeg"
     ):
         CODECS.find("jpg")
 

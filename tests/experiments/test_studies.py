@@ -152,7 +152,7 @@ def test_superclasses_of_imagenet_are_sorted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("tradeoff", "unknown study 'tradeoff': choose from trade-off, .*did you mean"),
+        ("tradeoff", "unknown study 'tradeoff' .did you mean 'trade-off'.*: choose from"),
         ("superclasses --data photos", "superclasses on photos needs --superclasses FILE.csv"),
         ("storage --superclasses x.csv", "study storage does not read superclasses"),
         ("storage --set-all epochs", "--set-all epochs: write it as train.epochs=30"),

@@ -70,7 +70,7 @@ def test_a_setting_can_be_a_switch() -> None:
     ("method", "option", "message"),
     [
         ("lucir", "margin", r"--set margin: write it as name=value"),
-        ("lucir", "margins=1", r"unknown setting of lucir 'margins': choose .*mean 'margin'\?"),
+        ("lucir", "margins=1", r"unknown setting of lucir 'margins' .*mean 'margin'\?\): choose"),
         ("lucir", "margin=wide", r"--set margin=wide: margin takes a number"),
         ("lucir", "rivals=2.5", r"--set rivals=2.5: rivals takes a whole number"),
         ("lucir", "balance=some", r"balance must be 'none', 'new' or 'all', got 'some'"),
@@ -88,7 +88,7 @@ def test_a_setting_can_be_a_switch() -> None:
         ("lucir-dde", "own_weight=nan", r"own_weight must be 0 or more, and finite"),
         ("podnet-dde", "neighbour_norm=no", r"neighbour_norm must be 'eval' or 'train', got 'no'"),
         ("finetune", "lr=3", r"--set lr=3: finetune has no settings"),
-        ("lwff", "weight=1", r"unknown method 'lwff': choose from .*did you mean 'lwf'\?"),
+        ("lwff", "weight=1", r"unknown method 'lwff' \(did you mean 'lwf'\?\): choose from"),
     ],
 )
 def test_refuses_invalid_settings(method: str, option: str, message: str) -> None:

@@ -205,7 +205,7 @@ def test_budgets_too_small(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"codec": ("jpg",)}, "unknown codec 'jpg': choose from"),
+        ({"codec": ("jpg",)}, "unknown codec 'jpg' .did you mean 'jpeg'.*: choose from"),
         ({"qualities": (0,)}, "quality of codec jpeg must be a whole number from 1 to 100, got 0"),
         ({"scale": (0.0,)}, "scale must be from 0.01 to 1, got 0"),
         ({"qualities": ()}, "at least one codec, one quality and one scale"),

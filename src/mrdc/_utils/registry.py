@@ -77,8 +77,8 @@ def lookup(table: Mapping[str, T], name: str, what: str) -> T:
     if name in table:
         return table[name]
     close = difflib.get_close_matches(name, table, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise UsageError(f"unknown {what} {name!r}: choose from {', '.join(table)}{hint}")
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise UsageError(f"unknown {what} {name!r}{hint}: choose from {', '.join(table)}")
 
 
 def import_plugins(modules: Iterable[str] = ()) -> None:
