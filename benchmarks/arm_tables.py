@@ -70,32 +70,44 @@ def both_relaxed(second: str, *labels: Labels) -> str:
 
 
 def headline(*seeds: int) -> str:
-    """The paper's method and the one we recommend in 5 phases, by what they replay, over seeds."""
-    head = ["recipe", "bytes of", "replays", "images held", "seeds"]
-    rows: list[list[object]] = [[*head, "averaged, %", "after the last phase"]]
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    """The paper's method and the one we recommend on CUB: the best codec setting in each budget."""
+    found: dict[tuple[str, str], dict[tuple[str, int | None], list[Row]]] = {}
     for run in read("runs"):
         paper = run["label"] == "cub" and (run["method"], run["budget"]) == LUCIR_20
         ours = run["label"] in ("cub-default", "cub-avif")
         if run["seed"] in seeds and (paper or ours) and len(run["sizes"]) == 6:
-            stored = f"{run['codecs'][0].upper()} {run['quality']}"
-            stored = stored if run["quality"] else "original files"
-            groups.setdefault((run["name"], run["budget"], stored), []).append(run)
-    for (recipe, budget, stored), runs in sorted(groups.items(), key=lambda item: score(item[1])):
-        number = budget.removesuffix("/class")
-        plenty = recipe == "joint"  # has no memory: trains on all images of all classes so far
+            stored = run["codecs"][0] if run["quality"] else "original", run["quality"]
+            found.setdefault((run["method"], run["budget"]), {}).setdefault(stored, []).append(run)
+    codecs = ("original", "jpeg", "avif")
+    rows: list[list[object]] = [["method", "bytes of", "original files", "JPEG", "AVIF"]]
+    for (method, budget), arms in sorted(found.items(), key=lambda item: budget_of(*item[0])):
+        plenty, _, number = budget_of(method, budget)  # joint trains on all images so far
         rows.append(
             [
-                f"`{recipe}`",
-                "all originals" if plenty else f"{number} original{'s'[: number != '1']} per class",
-                stored,
-                "all" if plenty else f"{mean(run['memory']['items'] for run in runs):,.0f}",
-                len(runs),
-                f"{score(runs):.2f}",
-                f"{mean(run['accuracy'][-1] for run in runs):.2f}",
+                f"`{method}`",
+                "all originals" if plenty else f"{number} original{'s'[: number != 1]} per class",
+                *(
+                    best_arm([runs for (name, _), runs in arms.items() if name == c])
+                    for c in codecs
+                ),
             ]
         )
     return table(*rows)
+
+
+def budget_of(method: str, budget: str) -> tuple[bool, str, int]:
+    """Whether the method is `joint`, which comes last, its name, and originals per class."""
+    return method == "joint", method, int(budget.split("/")[0])
+
+
+def best_arm(arms: list[list[Row]]) -> str:
+    """Accuracy, quality and images held of the best of some arms; empty without any."""
+    if not arms:
+        return ""
+    runs = max(arms, key=score)
+    quality = f"quality {runs[0]['quality']}, " if runs[0]["quality"] else ""
+    held = mean(run["memory"]["items"] for run in runs)
+    return f"{score(runs):.1f} ({quality}{held:,.0f} images)" if held else f"{score(runs):.1f}"
 
 
 def score(runs: list[Row]) -> float:
@@ -127,6 +139,58 @@ def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
                 "" if arm == base else with_error(gains),
             ]
         )
+    return table(*rows)
+
+
+def by_method(budget: str, quality: int, *labels: str) -> str:
+    """Gain of JPEG of one quality over originals with each method, over pairs of one seed."""
+    found: dict[str, dict[int | None, dict[int, Row]]] = {}
+    for run in read("runs"):
+        if run["label"] in labels and run["budget"] == budget:
+            arms = found.setdefault(run["method"], {})
+            arms.setdefault(run["quality"], {})[run["seed"]] = run
+    head = ["method", "seeds", "originals, %", f"JPEG {quality}, %", "gain", "after the last phase"]
+    rows: list[list[object]] = [[*head, "new as new, %", f"with JPEG {quality}"]]
+    for method, arms in sorted(found.items(), key=lambda item: score([*item[1][None].values()])):
+        both = [(run, arms[quality][seed]) for seed, run in sorted(arms[None].items())]
+        taken = [f"{mean(mean(p[n]['new_as_new'][1:]) for p in both):.0f}" for n in (0, 1)]
+        rows.append(
+            [
+                f"`{method}`",
+                ", ".join(str(run["seed"]) for run, _ in both),
+                *(spread([pair[n][SCORE] for pair in both]) for n in (0, 1)),
+                with_error([b[SCORE] - a[SCORE] for a, b in both]),
+                with_error([b["accuracy"][-1] - a["accuracy"][-1] for a, b in both]),
+                *taken,
+            ]
+        )
+    return table(*rows)
+
+
+def beside(methods: Labels, *labels: str) -> str:
+    """Two methods by data, budget and quality, over the seeds that both have."""
+    rows: list[list[object]] = [["data", "budget", "quality", "images held"]]
+    rows[0] += [*(f"`{method}`" for method in methods), "difference", "after the last phase"]
+    arms: dict[tuple[str, int, int], dict[str, dict[int, Row]]] = {}
+    for run in read("runs"):
+        if run["label"] in labels and run["method"] in methods:
+            key = run["data"], int(run["budget"].split("/")[0]), -(run["quality"] or 100)
+            arms.setdefault(key, {}).setdefault(run["method"], {})[run["seed"]] = run
+    for (data, budget, quality), found in sorted(arms.items()):
+        one, other = (found.get(method, {}) for method in methods)
+        both = [(one[seed], other[seed]) for seed in sorted(one.keys() & other.keys())]
+        if both:
+            rows.append(
+                [
+                    data,
+                    f"{budget}/class",
+                    "original" if quality == -100 else -quality,
+                    f"{mean(a['memory']['items'] for a, _ in both):,.0f}",
+                    *(spread([pair[n][SCORE] for pair in both]) for n in (0, 1)),
+                    with_error([b[SCORE] - a[SCORE] for a, b in both]),
+                    with_error([b["accuracy"][-1] - a["accuracy"][-1] for a, b in both]),
+                ]
+            )
     return table(*rows)
 
 

@@ -183,11 +183,12 @@ def runs_of(*labels: str) -> list[RunRecord]:
     return [run for run in find_runs([RESULTS / label for label in labels]) if run.phases]
 
 
-def regret(*labels: str) -> str:
+def regret(*labels: str, by_grid: bool = True) -> str:
     """Losses of every rule for choosing a quality against grids of full runs."""
     parts = choice(runs_of(*labels)).parts
     grids = [part for part in parts if isinstance(part, Grid)]
-    return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in grids)
+    shown = grids if by_grid else grids[:1]
+    return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in shown)
 
 
 def bounds(*labels: str) -> str:

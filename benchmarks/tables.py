@@ -9,7 +9,9 @@ from arm_tables import (
     any_selector,
     arms,
     avif_gains,
+    beside,
     both_relaxed,
+    by_method,
     bytes_worth,
     candidate,
     codec_choices,
@@ -164,12 +166,16 @@ WORTH = {
     "compressed, `lucir-relaxed`, matched": "tiny-bytes-match",
 }
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
-GRIDS = ("cub", "flowers", "cars", "caltech", "cifar", "tiny", "tiny2", "hands", "textures-grid")
+LARGE = ("cub", "flowers", "cars", "caltech", "flowers-small")  # 48 classes first, or more
+SMALL = ("cifar", "tiny", "tiny2", "imagenette", "scenes", "hands", "textures-grid")
+GRIDS = (*LARGE, *SMALL)
 RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed")
-DEFAULT_GRIDS = tuple(
-    f"{data}-default"
-    for data in ("cub", "cub-2", "caltech", "cifar", "tiny", "tiny2", "hands", "textures")
-)
+PLAIN = ("imagenette-replay", "imagenette-default", "scenes-replay", "scenes-default")
+METHODS_RUN = ("imagenette", "imagenette-default", "imagenette-replay", "imagenette-methods")
+MATCHED = ("cub", "cub-2", "caltech", "cifar", "tiny", "tiny2", "imagenette", "scenes", "hands")
+DEFAULT_GRIDS = tuple(f"{data}-default" for data in (*MATCHED, "textures"))
+LOW = ("low", "cub-2-default", "caltech-default", "imagenette-default", "scenes-default")
+REPLAY_GRIDS = ("imagenette-replay", "scenes-replay")
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -191,6 +197,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid tiny": lambda: grid("tiny", "5/class"),
     "grid tiny 20": lambda: grid("tiny", "20/class"),
     "grid hands": lambda: grid("hands", "5/class"),
+    "grid flowers-small": lambda: grid("flowers-small", "8/class"),
+    "grid imagenette": lambda: grid("imagenette", "5/class"),
+    "grid scenes": lambda: grid("scenes", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match cub-relaxed": lambda: matched("cub-relaxed", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
@@ -198,6 +207,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "match strong 5": lambda: matched("tiny-strong", "5/class"),
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "cifar-50"),
     "headline": lambda: headline(3, 4, 5),
+    "plain replay": lambda: beside(("replay", "lucir-relaxed"), *PLAIN),
+    "methods": lambda: by_method("5/class", 10, *METHODS_RUN),
     "match relaxed": lambda: both_relaxed(
         "and matched",
         ("tiny-relaxed", "tiny-relaxed-match"),
@@ -205,7 +216,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "power 2": lambda: both_relaxed("power=2", ("tiny-relaxed", "tiny-power2")),
     "power 4": lambda: both_relaxed("power=4", ("tiny-relaxed", "tiny-power4")),
-    "lower": lambda: lower("low", "cub-2-default", "caltech-default"),
+    "lower": lambda: lower(*LOW),
     "codecs": lambda: avif_gains("codecs"),
     "codecs lucir": lambda: stored_as("codecs-lucir"),
     "codecs unmatched": lambda: stored_as("codecs-unmatched"),
@@ -222,6 +233,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "candidates tiny": lambda: arms("jpeg 25", *TINY, of=candidate),
     "remedies tiny": lambda: arms("`lucir`", *TINY, of=remedy),
     "regret": lambda: regret(*GRIDS),
+    "regret large": lambda: regret(*LARGE, by_grid=False),
+    "regret replay": lambda: regret(*REPLAY_GRIDS, by_grid=False),
     "regret relaxed": lambda: regret(*RELAXED_GRIDS),
     "regret default": lambda: regret(*DEFAULT_GRIDS),
     "bounds default": lambda: bounds(*DEFAULT_GRIDS),
