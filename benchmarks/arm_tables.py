@@ -1,13 +1,12 @@
 """Tables of runs that differ in one thing and share the network of phase 0, seed by seed."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from statistics import mean
 
-from common import RESULTS, Row, read, table
+from common import Row, read, table
 from mrdc.experiments.worth import Point, worth
 from run_tables import spread, with_error
+from runs import results, runs_of
 
 RELAXED = ("lucir", "lucir-relaxed")
 LUCIR_20 = ("lucir", "20/class")
@@ -21,8 +20,8 @@ def pairs_of(labels: Labels, methods: Labels) -> list[tuple[Row, Row]]:
     runs = [
         {
             (len(r["sizes"]), r["budget"], r["quality"], r["seed"]): r
-            for r in read("runs")
-            if r["label"] == label and r["method"] == method
+            for r in results(label)
+            if r["method"] == method
         }
         for label, method in zip(labels, methods, strict=True)
     ]
@@ -72,10 +71,9 @@ def both_relaxed(second: str, *labels: Labels) -> str:
 def headline(*seeds: int) -> str:
     """The paper's method and the one we recommend on CUB: the best codec setting in each budget."""
     found: dict[tuple[str, str], dict[tuple[str, int | None], list[Row]]] = {}
-    for run in read("runs"):
-        paper = run["label"] == "cub" and (run["method"], run["budget"]) == LUCIR_20
-        ours = run["label"] in ("cub-default", "cub-avif")
-        if run["seed"] in seeds and (paper or ours) and len(run["sizes"]) == 6:
+    for run in results("cub", "cub-default", "cub-avif"):
+        wanted = run["label"] != "cub" or (run["method"], run["budget"]) == LUCIR_20
+        if run["seed"] in seeds and wanted and len(run["sizes"]) == 6:
             stored = run["codecs"][0] if run["quality"] else "original", run["quality"]
             found.setdefault((run["method"], run["budget"]), {}).setdefault(stored, []).append(run)
     codecs = ("original", "jpeg", "avif")
@@ -119,12 +117,11 @@ def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
     """Every arm seed by seed, and its mean difference from the arm `base`; `of` names the arm."""
     found: dict[str, dict[int, Row]] = {}
     for label in labels:
-        for folder in sorted((RESULTS / label).iterdir()):
-            run = last_line(folder)
-            settings = json.loads((folder / "config.json").read_text())["settings"]
+        for run in runs_of(label):
+            settings = run["config"]["settings"]
             arm = of(settings)
-            if arm is not None and SCORE in run:
-                found.setdefault(arm, {})[settings["seed"]] = run
+            if arm is not None and run["result"]:
+                found.setdefault(arm, {})[settings["seed"]] = run["result"]
     rows: list[list[object]] = [["", "images held", "averaged, %, by seed", "mean", "difference"]]
     for arm in sorted(found, key=lambda arm: (arm != base, arm)):
         keys = sorted(found[arm].keys() & found[base].keys())
@@ -145,8 +142,8 @@ def arms(base: str, *labels: str, of: Callable[[Row], str | None]) -> str:
 def by_method(budget: str, quality: int, *labels: str) -> str:
     """Gain of JPEG of one quality over originals with each method, over pairs of one seed."""
     found: dict[str, dict[int | None, dict[int, Row]]] = {}
-    for run in read("runs"):
-        if run["label"] in labels and run["budget"] == budget:
+    for run in results(*labels):
+        if run["budget"] == budget:
             arms = found.setdefault(run["method"], {})
             arms.setdefault(run["quality"], {})[run["seed"]] = run
     head = ["method", "seeds", "originals, %", f"JPEG {quality}, %", "gain", "after the last phase"]
@@ -172,8 +169,8 @@ def beside(methods: Labels, *labels: str) -> str:
     rows: list[list[object]] = [["data", "budget", "quality", "images held"]]
     rows[0] += [*(f"`{method}`" for method in methods), "difference", "after the last phase"]
     arms: dict[tuple[str, int, int], dict[str, dict[int, Row]]] = {}
-    for run in read("runs"):
-        if run["label"] in labels and run["method"] in methods:
+    for run in results(*labels):
+        if run["method"] in methods:
             key = run["data"], int(run["budget"].split("/")[0]), -(run["quality"] or 100)
             arms.setdefault(key, {}).setdefault(run["method"], {})[run["seed"]] = run
     for (data, budget, quality), found in sorted(arms.items()):
@@ -197,8 +194,8 @@ def beside(methods: Labels, *labels: str) -> str:
 def by_storage(*labels: str) -> dict[tuple[str, str], dict[str, dict[int, Row]]]:
     """Runs by data and budget, then by codec and quality, then by seed."""
     groups: dict[tuple[str, str], dict[str, dict[int, Row]]] = {}
-    for run in read("runs"):
-        if run["label"] in labels and run["quality"]:
+    for run in results(*labels):
+        if run["quality"]:
             arms = groups.setdefault((run["data"], run["budget"]), {})
             arms.setdefault(f"{run['codecs'][0]} {run['quality']}", {})[run["seed"]] = run
     return groups
@@ -348,11 +345,6 @@ def fading(settings: Row) -> str | None:
     return "fade" if memory["fade"] else "drop"
 
 
-def last_line(folder: Path) -> Row:
-    found: Row = json.loads((folder / "results.jsonl").read_text().splitlines()[-1])
-    return found
-
-
 def bytes_worth(originals: str, arms: dict[str, str]) -> str:
     """Budgets against accuracy: originals, other arms by label, and what each is worth in bytes."""
     points = [
@@ -361,8 +353,8 @@ def bytes_worth(originals: str, arms: dict[str, str]) -> str:
             (originals, "originals", True),
             *((label, arm, False) for arm, label in arms.items()),
         ]
-        for run in read("runs")
-        if run["label"] == label and (run["quality"] is None) == first
+        for run in results(label)
+        if (run["quality"] is None) == first
     ]
     found = worth(points)
     rows: list[list[object]] = [["", "budget", "bytes", "runs", "averaged, %", "times the bytes"]]

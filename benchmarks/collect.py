@@ -1,7 +1,7 @@
-"""Append the results of `mrdc run` folders to results/runs.jsonl, without duplicates.
+"""Write finished and stopped `mrdc run` folders as lines of results/runs/LABEL.jsonl.
 
-The files that `mrdc report` needs are also copied to results/LABEL/. A run that was stopped is
-only copied there, with its last line.
+A line has the settings, the phases (without the candidates, which the result sums up) and the
+result. A folder that is collected again replaces its line.
 """
 
 import argparse
@@ -10,9 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import HERE
-
-OUT = HERE / "results" / "runs.jsonl"
+from runs import FOLDER, runs_of
 
 
 def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -39,42 +37,36 @@ def pace(events: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def keep(folder: Path, to: Path, events: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    """Copy a run folder without epochs, networks, images and paths."""
-    to.mkdir(parents=True, exist_ok=True)
+def collected(folder: Path, data: str, remark: str | None) -> dict[str, Any]:
+    """A run folder as a line, without epochs, candidates and paths."""
     config = json.loads((folder / "config.json").read_text())
-    config["settings"]["data"] = result["data"]
-    (to / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    lines = [event for event in events if event["event"] == "phase"]
-    text = "".join(json.dumps(line) + "\n" for line in [*lines, result])
-    (to / "results.jsonl").write_text(text)
+    config["settings"]["data"] = data
+    events = list(map(json.loads, (folder / "results.jsonl").read_text().splitlines()))
+    result = events.pop() if "event" not in events[-1] else None
+    phases = [event for event in events if event["event"] == "phase"]
+    if result is not None:
+        result.pop("folder", None)
+        choosing = phases[0]["parts"].get("volume_ratio")  # all candidates after phase 0
+        result |= {"data": data, "remark": remark, "choosing_seconds": choosing, **pace(events)}
+    short = [
+        {k: v for k, v in phase.items() if k not in ("event", "candidates")} for phase in phases
+    ]
+    return {"folder": folder.name, "config": config, "phases": short, "result": result}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="run folders")
-    parser.add_argument("--label", required=True, help="name of the data in the tables")
+    parser.add_argument("--label", required=True, help="name of the runs in the tables")
     parser.add_argument("--data", help="name of the data, if not the label")
     parser.add_argument("--remark", help="anything unusual about these runs")
-    chosen = parser.parse_args()
-    known = set(OUT.read_text().splitlines()) if OUT.exists() else set()
-    with OUT.open("a") as out:
-        for folder in chosen.folders:
-            lines = (folder / "results.jsonl").read_text().splitlines()
-            *events, result = map(json.loads, lines)
-            result.pop("folder", None)
-            result["data"] = chosen.data or chosen.label
-            keep(folder, OUT.parent / chosen.label / folder.name, events, result)
-            if "average_incremental_accuracy" not in result:
-                continue
-            first = next(e for e in events if e["event"] == "phase" and e["phase"] == 0)
-            choosing = first["parts"].get("volume_ratio")
-            fields = {**result, "label": chosen.label, "remark": chosen.remark}
-            fields["choosing_seconds"] = choosing  # R_q of all candidates after phase 0
-            fields |= pace(events)
-            line = json.dumps(fields, sort_keys=True)
-            if line not in known:
-                out.write(line + "\n")
+    given = parser.parse_args()
+    lines = {run["folder"]: run for run in runs_of(given.label)}
+    for folder in given.folders:
+        lines[folder.name] = collected(folder, given.data or given.label, given.remark)
+    FOLDER.mkdir(exist_ok=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines.values())
+    (FOLDER / f"{given.label}.jsonl").write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Draw the figures of the README from results/runs.jsonl."""
+"""Draw the figures of the README from results/runs."""
 
 from statistics import mean
 
 import matplotlib
 
-from common import HERE, Row, read
+from common import HERE, Row
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mrdc.planning.settings import EPSILON
+from runs import results
 
 QUALITIES = (None, 75, 50, 25, 10)
 BOUND = EPSILON["ratio-per-image"]
@@ -30,7 +31,7 @@ def grid() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
     right.axhspan(1 - BOUND, 1 + BOUND, color="#999999", alpha=0.25, lw=0, label="passes")
     for label, name, colour in DATA:
-        runs = [r for r in read("runs") if (r["label"], r["budget"]) == (label, "5/class")]
+        runs = [run for run in results(label) if run["budget"] == "5/class"]
         draw(left, gains(runs), name, colour)
         draw(right, ratios(runs), name, colour)
         values = ratios(runs)
@@ -61,8 +62,8 @@ def bytes_() -> None:
     figure, axes = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
     for label, compressed, name, colour in ARMS:
         scores: dict[int, list[float]] = {}
-        for run in read("runs"):
-            if run["label"] == label and (run["quality"] is not None) == compressed:
+        for run in results(label):
+            if (run["quality"] is not None) == compressed:
                 budget = int(run["budget"].split("/")[0])
                 scores.setdefault(budget, []).append(run["average_incremental_accuracy"])
         places = sorted(scores)

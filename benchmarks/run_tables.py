@@ -1,12 +1,10 @@
 """Tables of runs: accuracy and AP beside the paper's, and what compression gains."""
 
-import json
 from collections.abc import Iterator
-from functools import cache
 from statistics import mean, median, stdev
 from unittest.mock import patch
 
-from common import RESULTS, Row, read, table
+from common import Row, table
 from mrdc._utils.text import ratio
 from mrdc.detection.methods import SCENE_METHODS
 from mrdc.experiments.choice import regret as losses
@@ -15,7 +13,7 @@ from mrdc.planning.settings import EPSILON
 from mrdc.report.choices import choice, rule_row
 from mrdc.report.choices import trials as grid_runs
 from mrdc.report.figures import Grid
-from mrdc.report.runs import RunRecord, find_runs
+from runs import records, results, runs_of
 
 APS = ("ap", "ap50", "ap75")
 # Deviations of the paper's CUB columns (5, 10 and 25 phases)
@@ -37,8 +35,8 @@ DEVIATIONS: dict[str, tuple[float, float, float]] = {
 def groups(label: str, budget: str = "20/class") -> dict[tuple[str, int], list[Row]]:
     """Runs on some data by recipe and number of phases, in the order of the paper's table."""
     found: dict[tuple[str, int], list[Row]] = {}
-    for run in read("runs"):
-        if run["label"] == label and run["budget"] == budget:
+    for run in results(label):
+        if run["budget"] == budget:
             for recipe, result in answers(run):
                 found.setdefault((recipe, len(run["sizes"]) - 1), []).append(result)
     runs = {key: sorted(group, key=lambda run: int(run["seed"])) for key, group in found.items()}
@@ -130,7 +128,7 @@ def grid(label: str, budget: str) -> str:
     """Every quality in the same bytes, and the criteria measured after their shared phase 0."""
     head = ["quality", "seed", "images held", "averaged, %", "last", "forgetting, initial classes"]
     rows: list[list[object]] = [[*head, "R_q", "r", "discrepancy"]]
-    runs = [run for run in read("runs") if (run["label"], run["budget"]) == (label, budget)]
+    runs = [run for run in results(label) if run["budget"] == budget]
     for run in sorted(runs, key=lambda run: (int(run["seed"]), -(run["quality"] or 101))):
         measured = next(row for row in run["volume_ratios"] if row["quality"] == run["quality"])
         rows.append(
@@ -156,8 +154,8 @@ def matched(label: str, budget: str) -> str:
     found = {
         (-run["quality"], run["seed"], match): run
         for name, match in ((label, "no"), (f"{label}-half", "half"), (f"{label}-match", "always"))
-        for run in read("runs")
-        if (run["label"], run["budget"]) == (name, budget) and run["quality"]
+        for run in results(name)
+        if run["budget"] == budget and run["quality"]
     }
     compared = {key[:2] for key in found if key[2] == "always"}
     for (quality, seed, match), run in sorted(found.items(), key=lambda item: item[0][:2]):
@@ -177,15 +175,9 @@ def matched(label: str, budget: str) -> str:
     return table(*rows)
 
 
-@cache
-def runs_of(*labels: str) -> list[RunRecord]:
-    """All runs of some labels that have finished a phase."""
-    return [run for run in find_runs([RESULTS / label for label in labels]) if run.phases]
-
-
 def regret(*labels: str, by_grid: bool = True) -> str:
     """Losses of every rule for choosing a quality against grids of full runs."""
-    parts = choice(runs_of(*labels)).parts
+    parts = choice(records(*labels)).parts
     grids = [part for part in parts if isinstance(part, Grid)]
     shown = grids if by_grid else grids[:1]
     return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in shown)
@@ -194,7 +186,7 @@ def regret(*labels: str, by_grid: bool = True) -> str:
 def bounds(*labels: str) -> str:
     """Losses of r with other bounds: the row of r in the table of `regret`."""
     rows: list[list[object]] = [["r within", "mean", "interval", "worst"]]
-    found = grid_runs(runs_of(*labels))
+    found = grid_runs(records(*labels))
     for bound in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.2, 0.5):
         with patch.dict(EPSILON, {"ratio-per-image": bound}):
             lost = next(row for row in losses(found)["rules"] if row["rule"] == "r")
@@ -212,10 +204,9 @@ def trials(label: str) -> str:
     """Runs with other settings of a method or its training; some were stopped early."""
     head = ["recipe", "settings", "seed", "after each phase, %", "averaged, %"]
     rows: list[list[object]] = [[*head, "newest task"]]
-    for folder in sorted((RESULTS / label).iterdir()):
-        config = json.loads((folder / "config.json").read_text())
-        *phases, last = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
-        average = last.get("average_incremental_accuracy")
+    for run in sorted(runs_of(label), key=lambda run: str(run["folder"])):
+        config, phases = run["config"], run["phases"]
+        average = run["result"] and run["result"]["average_incremental_accuracy"]
         rows.append(
             [
                 config["name"],
@@ -251,9 +242,8 @@ def spread(values: list[float]) -> str:
 def scenes(label: str) -> str:
     """Detectors: AP after the last phase, mean and standard deviation over seeds."""
     groups: dict[str, list[Row]] = {}
-    for run in read("runs"):
-        if run["label"] == label:
-            groups.setdefault(run["name"], []).append(run)
+    for run in results(label):
+        groups.setdefault(run["name"], []).append(run)
     head = ["recipe", "runs", "AP", "AP50", "AP75", "mean AP of the phases", "quality"]
     rows: list[list[object]] = [[*head, "scenes held", "images/s", "share of data"]]
     for recipe in sorted(groups, key=in_scenes):
@@ -277,7 +267,7 @@ def scenes(label: str) -> str:
 
 def scene_pairs(label: str) -> str:
     """AP after the last phase, compressed minus original scenes, over pairs of one seed."""
-    runs = {(run["name"], run["seed"]): run for run in read("runs") if run["label"] == label}
+    runs = {(run["name"], run["seed"]): run for run in results(label)}
     rows: list[list[object]] = [["learner", "pairs", "AP", "AP50", "AP75"]]
     everything: dict[str, list[float]] = {key: [] for key in APS}
     for learner in SCENE_METHODS:
@@ -305,8 +295,8 @@ def in_scenes(recipe: str) -> tuple[int, int]:
 def ratios(label: str) -> str:
     """R_q of scenes by phase, in runs that compress; one seed."""
     rows: list[list[object]] = [["recipe", "quality", "by phase", "mean"]]
-    for run in read("runs"):
-        if run["label"] == label and run["name"].endswith("-mrdc") and run["seed"] == 0:
+    for run in results(label):
+        if run["name"].endswith("-mrdc") and run["seed"] == 0:
             for row in run["volume_ratios"]:
                 by_phase = ", ".join(f"{value:.2f}" for value in row["by_phase"])
                 quality = row["quality"] or "original"

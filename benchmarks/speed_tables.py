@@ -3,14 +3,15 @@
 from statistics import median
 
 from common import Row, read, table
+from runs import results
 
 
 def times() -> str:
-    """Where the time goes, for runs that had the GPU to themselves."""
+    """Where the time goes, for runs on CUB that had the GPU to themselves."""
     parts = ("decode", "train", "select", "volume_ratio", "encode", "evaluate", "write")
     head = ["recipe", "seed", "commit", "phases", "seconds", *parts]
     rows: list[list[object]] = [[*head, "trained images", "images/s", "start", "R_q to choose"]]
-    for run in read("runs"):
+    for run in results("cub256", "cub"):
         if run["gpu"] and run["remark"] is None:
             shares = [f"{run['parts'].get(part, 0):.1f}" for part in parts]
             rows.append(
@@ -81,11 +82,10 @@ def ranks() -> str:
 def ranks_runs() -> str:
     """The same runs with one and two processes."""
     rows: list[list[object]] = [["data", "seed", "processes", "after each phase, %", "averaged, %"]]
-    for r in read("runs"):
-        if r["label"].startswith("ranks"):
-            curve = ", ".join(f"{value:.1f}" for value in r["accuracy"])
-            averaged = f"{r['average_incremental_accuracy']:.2f}"
-            rows.append([r["data"], r["seed"], r["ranks"], curve, averaged])
+    for r in results("ranks"):
+        curve = ", ".join(f"{value:.1f}" for value in r["accuracy"])
+        averaged = f"{r['average_incremental_accuracy']:.2f}"
+        rows.append([r["data"], r["seed"], r["ranks"], curve, averaged])
     return table(*rows)
 
 

@@ -1,4 +1,4 @@
-"""Fill the tables of the documents, marked by comments, from results/*.jsonl."""
+"""Fill the tables of the documents, marked by comments, from the result files."""
 
 import re
 from collections.abc import Callable
