@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mrdc.methods import TPCIL as TPCIL
     from mrdc.methods import AANets as AANets
     from mrdc.methods import BiC as BiC
+    from mrdc.methods import CosineReplay as CosineReplay
     from mrdc.methods import Fidelity as Fidelity
     from mrdc.methods import Finetune as Finetune
     from mrdc.methods import ICaRL as ICaRL
@@ -99,8 +100,8 @@ _HOME = {
     "mrdc.memory.budget": "Budget parse_budget",
     "mrdc.memory.replay": "ReplayMemory",
     "mrdc.methods": (
-        "AANets BiC DDE Fidelity Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method Mnemonics "
-        "Needs PODNet PlainReplay Relaxed TPCIL Wrapper"
+        "AANets BiC CosineReplay DDE Fidelity Finetune ICaRL Joint LUCIR Lesson LwF METHODS Method "
+        "Mnemonics Needs PODNet PlainReplay Relaxed TPCIL Wrapper"
     ),
     "mrdc.nn.heads": "Head",
     "mrdc.nn.net": "Net Output",

@@ -59,6 +59,7 @@ def test_every_method_has_a_recipe() -> None:
 # Learning rate, weight decay, batch size, milestones of 90 epochs (None: cosine)
 SPECIFIED: dict[str, tuple[float, float, int, tuple[int, ...] | None]] = {
     "replay": (0.05, 5e-4, 128, None),
+    "replay-cosine": (0.05, 5e-4, 128, None),
     "lwf": (0.1, 1e-4, 128, (30, 60)),
     "icarl": (0.1, 1e-4, 128, (30, 60)),
     "bic": (0.05, 5e-4, 128, None),
@@ -83,7 +84,7 @@ def test_training_as_specified() -> None:
         assert (train.epochs, train.momentum) == (90, 0.9)
         assert train.schedule == ("cosine" if milestones is None else "multistep")
         assert train.brightness == (63 / 255 if milestones is None else 0)
-        assert train.match == (method in ("replay", "lucir-relaxed"))
+        assert train.match == (method in ("replay", "replay-cosine", "lucir-relaxed"))
         if milestones is not None:
             assert tuple(round(part * 90) for part in train.milestones) == milestones
 

@@ -15,14 +15,25 @@ from torch import Tensor
 import mrdc.training.learner
 from mrdc.data.crops import centre_crop
 from mrdc.data.examples import Examples, from_images
-from mrdc.methods import LUCIR, METHODS, AANets, BiC, ICaRL, LwF, Method, PODNet, TrainSettings
+from mrdc.methods import (
+    LUCIR,
+    METHODS,
+    AANets,
+    BiC,
+    ICaRL,
+    LwF,
+    Method,
+    PODNet,
+    Relaxed,
+    TrainSettings,
+)
 from mrdc.methods.base import names_first_phase
 from mrdc.methods.bic import soft_cross_entropy
 from mrdc.methods.icarl import binary_loss
 from mrdc.methods.lwf import distill
 from mrdc.methods.options import make_method, method_settings
 from mrdc.methods.shared import balanced
-from mrdc.nn.heads import Linear
+from mrdc.nn.heads import Linear, SplitCosine
 from mrdc.nn.net import Net, Output
 from mrdc.training.learner import ClassLearner
 from tests.helpers import (
@@ -238,6 +249,22 @@ def test_plain_replay_preserves_nothing() -> None:
     expected = F.cross_entropy(net(x).logits, y)
     assert METHODS["replay"]().loss(net, old, x, y) == expected
     assert METHODS["lwf"]().loss(net, old, x, y) > expected
+
+
+def test_cosine_replay_is_lucir_without_preservation() -> None:
+    """It trains like `lucir-relaxed` beside a memory of all images, from LUCIR's first phase."""
+    net, old = tiny("lucir", SplitCosine, 3), tiny("lucir", SplitCosine, 2)
+    x, y = torch.rand(6, 3, 16, 16), torch.tensor([0, 1, 2, 2, 2, 2])
+    relaxed = Relaxed(LUCIR())
+    relaxed.missing = 0.0
+    assert METHODS["replay-cosine"]().loss(net, old, x, y) == relaxed.loss(net, old, x, y)
+    assert METHODS["replay-cosine"]().first_phase == relaxed.first_phase
+    results = [
+        small_run(method, memory={"budget": "60/class"}, train=TrainSettings(epochs=2)).run()
+        for method in ("replay-cosine", "lucir-relaxed")
+    ]
+    one, other = ([phase.tasks for phase in phases] for phases in results)
+    assert one == other
 
 
 def test_gradients_are_clamped_for_podnet(monkeypatch: pytest.MonkeyPatch) -> None:

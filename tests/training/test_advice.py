@@ -25,6 +25,7 @@ OLD = (
         (99.0, [8.0, 0.0], {}, [NEW]),
         (99.0, [8.0, 0.0], {"method": "lucir-relaxed"}, []),
         (99.0, [8.0, 0.0], {"method": "replay"}, []),  # preserves nothing
+        (99.0, [8.0, 0.0], {"method": "replay-cosine"}, []),
         (99.0, [8.0, 0.0], {"memory": MemorySummary(0, 0, 0)}, []),  # nothing is replayed
         (99.0, [20.0, 12.0], {}, []),  # one poor phase
         (43.0, [80.0, 87.0], {}, [OLD]),

@@ -27,6 +27,7 @@ AANETS = replace(PODNET, batch_size=128)
 TRAINING: dict[str, TrainSettings] = {
     "finetune": TrainSettings(),
     "replay": replace(AANETS, match=1.0),
+    "replay-cosine": replace(AANETS, match=1.0),
     "joint": TrainSettings(),
     "lwf": TrainSettings(),
     "icarl": TrainSettings(),

@@ -15,6 +15,7 @@ from mrdc.methods.lesson import Lesson as Lesson
 from mrdc.methods.lucir import LUCIR as LUCIR
 from mrdc.methods.lwf import LwF as LwF
 from mrdc.methods.mnemonics import Mnemonics as Mnemonics
+from mrdc.methods.plain import CosineReplay as CosineReplay
 from mrdc.methods.plain import Finetune as Finetune
 from mrdc.methods.plain import Joint as Joint
 from mrdc.methods.plain import PlainReplay as PlainReplay
@@ -29,6 +30,7 @@ METHODS: Registry[Callable[[], Method]] = Registry(
     {
         "finetune": Finetune,
         "replay": PlainReplay,
+        "replay-cosine": CosineReplay,
         "joint": Joint,
         "lwf": LwF,
         "icarl": ICaRL,

@@ -14,7 +14,7 @@ def advice(run: RunResult) -> list[str]:
         return []
     stored = run.quality if isinstance(run.quality, list) else [run.quality]
     mean, said = sum(new) / len(new), []
-    preserves = run.method != "replay" and "relaxed" not in run.method
+    preserves = not run.method.startswith("replay") and "relaxed" not in run.method
     if mean < FEW_NEW and preserves:
         said.append(
             f"only {mean:.0f} % of the test images of new classes were assigned to a new class: "
