@@ -191,6 +191,25 @@ def beside(methods: Labels, *labels: str) -> str:
     return table(*rows)
 
 
+def curves(seed: int, *labels: str) -> str:
+    """Accuracy after each phase, also of runs that were stopped; one seed."""
+    runs = [run for label in labels for run in runs_of(label)]
+    runs = [run for run in runs if run["config"]["settings"]["seed"] == seed]
+
+    def place(run: Row) -> tuple[int, int, str]:
+        settings, last = run["config"]["settings"], run["phases"][-1]
+        budget = int(settings["memory"]["budget"].split("/")[0])
+        return -budget, -(last["quality"] or 100), settings["method"]
+
+    rows: list[list[object]] = [["bytes of", "stored as", "method", "after each phase, %"]]
+    for run in sorted(runs, key=place):
+        budget, quality, method = place(run)
+        stored = "original" if quality == -100 else f"{run['phases'][-1]['codec']} {-quality}"
+        curve = ", ".join(f"{phase['accuracy']:.1f}" for phase in run["phases"])
+        rows.append([f"{-budget}/class", stored, f"`{method}`", curve])
+    return table(*rows)
+
+
 def by_storage(*labels: str) -> dict[tuple[str, str], dict[str, dict[int, Row]]]:
     """Runs by data and budget, then by codec and quality, then by seed."""
     groups: dict[tuple[str, str], dict[str, dict[int, Row]]] = {}

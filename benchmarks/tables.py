@@ -16,6 +16,7 @@ from arm_tables import (
     candidate,
     codec_choices,
     codecs,
+    curves,
     fading,
     headline,
     lower,
@@ -208,6 +209,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "cifar-50"),
     "headline": lambda: headline(3, 4, 5),
     "plain replay": lambda: beside(("replay", "lucir-relaxed"), *PLAIN),
+    "replay cub": lambda: curves(3, "cub-replay", "cub-default"),
     "methods": lambda: by_method("5/class", 10, *METHODS_RUN),
     "match relaxed": lambda: both_relaxed(
         "and matched",
@@ -222,6 +224,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codecs unmatched": lambda: stored_as("codecs-unmatched"),
     "codecs cub": lambda: codecs("cub"),
     "codecs cub-avif": lambda: stored_as("cub-avif"),
+    "codecs cub seed 6": lambda: curves(6, "cub-avif"),
     "codec choices": lambda: codec_choices("codecs", "cub-avif"),
     "bytes tiny": lambda: bytes_worth("tiny-bytes", WORTH),
     "bytes default": lambda: bytes_worth(

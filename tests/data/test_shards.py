@@ -19,10 +19,12 @@ from tests.data.test_tar import make_tar
         ("s-{0008..0010}.tar", ["s-0008.tar", "s-0009.tar", "s-0010.tar"]),
         ("{a,b}{1..2}", ["a1", "a2", "b1", "b2"]),
         ("{3..3}", ["3"]),
+        ("x-{a,{b,c}}", ["x-a", "x-b", "x-c"]),
+        ("{a,b-{1..2}}.tar", ["a.tar", "b-1.tar", "b-2.tar"]),
     ],
 )
 def test_braces(pattern: str, names: list[str]) -> None:
-    """Lists and ranges, with their leading zeros."""
+    """Lists and ranges, with their leading zeros; nested ones, too."""
     assert expand(pattern) == names
 
 

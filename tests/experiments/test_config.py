@@ -203,6 +203,9 @@ def test_at_one_dotted_place() -> None:
     assert at(BASE, "train.lr", "0.3").train == TrainSettings(lr=0.3)
     assert at(BASE, "memory.qualities", "30+60").memory.qualities == (30, 60)
     assert at(BASE, "size", "32").size == 32
+    assert at(BASE, "train.lr", "1e+1").train == TrainSettings(lr=10.0)
+    for text in ("2024.10", "1e5", "007", "/data/c++/x"):
+        assert at(BASE, "data", text).data == text
     assert at(BASE, "set", "margin=0.4").options == ("margin=0.4",)
     assert at(BASE, "train.batch-size", "8").train == TrainSettings(batch_size=8)
 

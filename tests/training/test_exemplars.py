@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from mrdc._utils.clock import Clock
-from mrdc._utils.errors import UsageError
+from mrdc._utils.errors import BudgetError, UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels, decode
 from mrdc.data.photo import Photo
@@ -58,6 +58,29 @@ def held(memory: ReplayMemory) -> dict[tuple[int, str], bytes]:
     names = [name for label in memory.labels for name in memory.sources(label)]
     keys = zip(memory.targets, names, strict=True)
     return {key: memory.encoded(place) for place, key in enumerate(keys)}
+
+
+# Budgets
+
+
+def fits(budget: int, *codecs: str) -> bool:
+    """Whether a budget holds an image of every class."""
+    try:
+        filling(codec=codecs, quality="auto", budget=str(budget)).check()
+    except BudgetError:
+        return False
+    return True
+
+
+def test_a_budget_is_refused_only_if_no_codec_fits_it() -> None:
+    """The order of the codecs does not matter."""
+    budgets = range(1500, 6000, 500)
+    alone = [[fits(budget, codec) for budget in budgets] for codec in ("jpeg", "webp")]
+    assert alone[0] != alone[1]
+    for codecs in (("jpeg", "webp"), ("webp", "jpeg")):
+        assert [fits(budget, *codecs) for budget in budgets] == list(
+            map(any, zip(*alone, strict=True))
+        )
 
 
 # Searching and encoding

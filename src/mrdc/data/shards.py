@@ -66,12 +66,23 @@ def expand(pattern: str) -> list[str]:
         DataError: more than 100,000 names, or a brace that is neither a list nor a range.
     """
     names = [pattern]
-    while found := BRACES.search(names[0]):
-        choices = _choices(found[1], pattern)
-        if len(names) * len(choices) > MOST:
-            raise DataError(f"{pattern}: names more than {MOST:,} files")
-        names = [BRACES.sub(lambda _, c=c: c, name, count=1) for name in names for c in choices]  # type: ignore[misc]
+    while any(map(BRACES.search, names)):
+        longer: list[str] = []
+        for name in names:
+            longer += _first_expanded(name, pattern)
+            if len(longer) > MOST:
+                raise DataError(f"{pattern}: names more than {MOST:,} files")
+        names = list(dict.fromkeys(longer))
     return names
+
+
+def _first_expanded(name: str, pattern: str) -> list[str]:
+    """A name with each choice of its first innermost braces."""
+    found = BRACES.search(name)
+    if found is None:
+        return [name]
+    start, end = found.span()
+    return [name[:start] + choice + name[end:] for choice in _choices(found[1], pattern)]
 
 
 def _choices(inside: str, pattern: str) -> list[str]:

@@ -60,9 +60,18 @@ def changed(settings: Any, values: Any, where: str) -> Any:
     return replace(settings, **new)
 
 
+class Typed(str):
+    """A value as typed in a flag; the field decides whether it is a text, a number or several."""
+
+
 def fitted(hint: Any, value: Any, where: str) -> Any:
     """A value converted to the type of a field; a number also counts as text."""
     kind, choices = get_origin(hint), get_args(hint)
+    if isinstance(value, Typed):
+        if kind is tuple:
+            value = [Typed(part) for part in value.split("+")]
+        elif kind not in (Union, UnionType):
+            value = str(value) if hint in (str, Path) else _parsed(value)
     if kind is Literal:
         if value not in choices:
             allowed = ", ".join(map(str, choices))
@@ -93,8 +102,7 @@ def fitted(hint: Any, value: Any, where: str) -> Any:
 
 def at(settings: Any, dotted: str, text: str, flag: str = "--grid") -> Any:
     """Settings with one value replaced, by the name of its flag; 10+50 is several values."""
-    parts = [_parsed(part) for part in text.split("+")] if "+" in text else _parsed(text)
-    nested: Any = parts
+    nested: Any = Typed(text)
     for part in reversed(dotted.split(".")):
         nested = {part: nested}
     return changed(settings, nested, f"{flag} {dotted}")
@@ -105,8 +113,8 @@ def _parsed(text: str) -> Any:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, (int, float)) else text
+        return str(text)
+    return value if isinstance(value, (int, float)) else str(text)
 
 
 def grid(entries: Sequence[str]) -> dict[str, list[str]]:

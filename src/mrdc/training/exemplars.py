@@ -249,13 +249,11 @@ class Exemplars:
 
     def check(self) -> None:
         """Refuse, before any training, a budget too small for one image of every class."""
-        budget = self.settings.budget
-        probe = self._empty()
-        probe.budget = UNLIMITED
-        if self.settings.quality in ("auto", "dynamic"):
-            probe.codec, probe.quality = search_space(self.settings, originals=True)[-1]
+        budget, lowest = self.settings.budget, {self.pair[0].name: self.pair}
+        if self.settings.quality in ("auto", "dynamic"):  # best first, so the last one stays
+            lowest = {pair[0].name: pair for pair in search_space(self.settings)}
         firsts = {label: photos[:1] for label, photos in enumerate(self.stream.train.photos)}
-        probe.add(firsts, threads=self.threads)
+        probe = min((self._probe(pair, firsts) for pair in lowest.values()), key=lambda p: p.nbytes)
         total = self.budget.total_bytes(len(self.stream.classes))
         if probe.nbytes > total:
             what = "classes" if self.stream.train.scenes is None else "phases"
@@ -267,6 +265,14 @@ class Exemplars:
             probe.rebudget(self.budget)  # with everything that is charged besides images
         except BudgetError as error:
             raise BudgetError(f"--memory.budget {budget}: {error}") from None
+
+    def _probe(self, pair: Pair, images: dict[int, list[Photo]]) -> ReplayMemory:
+        """A memory without limit of some images, encoded."""
+        probe = self._empty()
+        probe.budget = UNLIMITED
+        probe.codec, probe.quality = pair
+        probe.add(images, threads=self.threads)
+        return probe
 
     def _empty(self) -> ReplayMemory:
         return ReplayMemory(
