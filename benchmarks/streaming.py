@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from common import SEED, emit, machine
-from mrdc._utils.forked import cores
+from mrdc._utils.ranks import cores
 from mrdc.data.examples import Examples, from_images
 from mrdc.data.splits import open_images
 from mrdc.methods.options import make_method

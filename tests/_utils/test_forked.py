@@ -10,7 +10,8 @@ import pytest
 
 from mrdc._utils.errors import ImageError, TrainingError
 from mrdc._utils.files import try_lock
-from mrdc._utils.forked import EACH, WORTH, Crew, Forked, cores, crew
+from mrdc._utils.forked import EACH, WORTH, Crew, Forked, crew
+from mrdc._utils.ranks import cores
 from mrdc._utils.threads import ahead
 
 TWO = Crew(2, forked=True)

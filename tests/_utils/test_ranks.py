@@ -25,8 +25,9 @@ def test_alone_unless_torchrun_says_otherwise(monkeypatch: pytest.MonkeyPatch) -
 def test_processes_share_the_cores(
     cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    monkeypatch.setattr("mrdc._utils.threads.local_ranks", lambda: 4)
+    """Those that the scheduler allots, not all of the machine."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr("mrdc._utils.ranks.local_ranks", lambda: 4)
     with workers(None) as pool:
         assert pool._max_workers == threads
 

@@ -24,6 +24,17 @@ def memory() -> mrdc.ReplayMemory:
 
 
 @needs_datasets
+def test_high_labels_have_a_column_of_names() -> None:
+    """A ClassLabel would list every number up to the highest."""
+    from mrdc.adapters.hf import to_hf
+
+    made = mrdc.ReplayMemory("100kB", quality=50, class_names={2**30: "owl"})
+    made.add({2**30: [jpeg(3)]})
+    data = to_hf(made)
+    assert (data[0]["label"], data[0]["class"]) == (2**30, "owl")
+
+
+@needs_datasets
 def test_there_and_back(tmp_path: Path) -> None:
     """Through a data set, its Parquet file and its folder, every file stays the same."""
     from mrdc.adapters.hf import from_hf, to_hf

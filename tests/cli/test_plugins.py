@@ -1,5 +1,6 @@
 """Methods, codecs and data sets from other modules and packages."""
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrdc._utils.registry import PLUGINS
+from mrdc.cli.main import main
 from mrdc.codec import CODECS
 from mrdc.data import DATASETS
 from mrdc.experiments import presets
@@ -56,6 +58,15 @@ def test_a_plugin_in_runs_and_sweeps(plugin: str, tmp_path: Path, cli: Cli) -> N
     grid = ["--grid", "memory.quality=50", "--jobs", "1", "--out", tmp_path / "out"]
     swept = cli.json("sweep", *given, *grid)
     assert swept["runs"][0]["accuracy"] == found["accuracy"]
+
+
+def test_what_a_plugin_prints_is_not_in_the_json(
+    plugin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_plugin.py").write_text(f"{MODULE}\nprint('hello')\n")
+    assert main(["list", "codecs", "--json", "--plugin", plugin]) == 0
+    out, err = capsys.readouterr()
+    assert "mine-codec" in json.loads(out)["codecs"] and err == "hello\n"
 
 
 @pytest.mark.parametrize("form", ["--plugin my_plugin", "--plugin=my_plugin"])

@@ -6,6 +6,7 @@ import sys
 import types
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from safetensors.torch import save
 
 from mrdc._utils.errors import CheckpointError, OutputError, UsageError
 from mrdc.experiments.folder import RESULTS, RunFolder, commits, finished, lock
-from mrdc.experiments.run import machine
+from mrdc.experiments.run import machine, tensorboard
 from mrdc.nn.checkpoint import (
     FORMAT,
     Architecture,
@@ -147,11 +148,38 @@ def test_tensorboard_in_a_new_folder(
         def __init__(self, folder: str):
             Path(folder).mkdir(parents=True)
 
+        def close(self) -> None:
+            """Nothing is open."""
+
     vars(module)["SummaryWriter"] = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monkeypatch.setattr("mrdc.experiments.classes.learn_classes", lambda *a, **b: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli("run", *tiny, "--out", tmp_path / "run", "--tensorboard", "--json")
+
+
+def test_tensorboard_resumes_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs after a restart come after those before it; one that is repeated keeps its step."""
+    drawn: list[tuple[str, float, int]] = []
+    writer = SimpleNamespace(
+        add_scalar=lambda *point: drawn.append(point),
+        flush=lambda: None,
+        close=lambda: drawn.append(("closed", 0, 0)),
+    )
+    module = types.ModuleType("torch.utils.tensorboard")
+    vars(module)["SummaryWriter"] = lambda folder: writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    epochs = [{"event": "epoch", "phase": 0, "stage": 0, "epoch": n} for n in (1, 2, 3)]
+    lines = [json.dumps(event) for event in ({"event": "start"}, *epochs)]
+    (tmp_path / RESULTS).write_text("\n".join(lines) + "\n")
+    with tensorboard(tmp_path, lambda kind, fields: None) as listen:
+        for n in (3, 4):
+            listen("epoch", {**epochs[0], "epoch": n, "loss": n, "images_per_second": 1.0})
+    assert [point for point in drawn if point[0] == "train/loss"] == [
+        ("train/loss", 3, 2),
+        ("train/loss", 4, 3),
+    ]
+    assert drawn[-1][0] == "closed"
 
 
 @pytest.mark.parametrize(

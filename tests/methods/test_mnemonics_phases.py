@@ -227,7 +227,7 @@ def test_everything_stored_is_learned(
     """Squares of 18 and nothing else; all work keeps to the two threads asked for."""
     pool = Mock(wraps=ThreadPoolExecutor)
     monkeypatch.setattr("mrdc._utils.threads.ThreadPoolExecutor", pool)
-    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(7)))
     run = small_run(quality=quality, budget=budget).learn(0)
     shapes = [decode(data).shape for files in held(run).values() for data in files.values()]
     assert Counter(shapes) == {(18, 18, 3): len(shapes)}

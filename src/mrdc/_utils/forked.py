@@ -14,7 +14,7 @@ from multiprocessing import current_process, get_context
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from mrdc._utils.errors import TrainingError
-from mrdc._utils.ranks import local_ranks
+from mrdc._utils.ranks import cores
 from mrdc._utils.threads import MOST
 
 J = TypeVar("J")
@@ -43,12 +43,6 @@ def crew(wanted: int | None, images: int, passes: int = 1) -> Crew:
     if not able or count == 1 or work < WORTH:
         return Crew(wanted or min(count, MOST), forked=False)
     return Crew(min(count, work // EACH), forked=True)
-
-
-def cores() -> int:
-    """This process's share of the cores."""
-    linux = hasattr(os, "sched_getaffinity")
-    return max(1, (len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1) // local_ranks())
 
 
 class Forked(Generic[J, R]):

@@ -25,6 +25,17 @@ def local_ranks() -> int:
     return _number("LOCAL_WORLD_SIZE", 1)
 
 
+def machine_cores() -> int:
+    """Cores that this process and the others beside it may use."""
+    linux = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
+
+
+def cores() -> int:
+    """This process's share of the cores."""
+    return max(1, machine_cores() // local_ranks())
+
+
 def _number(name: str, alone: int) -> int:
     started = all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
     return int(os.environ.get(name, alone)) if started else alone

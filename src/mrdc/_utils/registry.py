@@ -1,5 +1,6 @@
 """Tables of named parts, which other packages can add to."""
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -92,7 +93,8 @@ def import_plugins(modules: Iterable[str] = ()) -> None:
         sys.path.append("")  # modules in the current folder, as for `python -m`
     for name in wanted:
         try:
-            importlib.import_module(name)
+            with contextlib.redirect_stdout(sys.stderr):  # standard output may be for JSON
+                importlib.import_module(name)
         except Exception as error:  # a module may raise anything
             raise UsageError(f"--plugin {name}: cannot be imported ({error})") from error
     if wanted:

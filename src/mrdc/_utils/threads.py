@@ -1,6 +1,5 @@
 """Run jobs in threads, or where an engine runs them, with results in order."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -10,7 +9,7 @@ from functools import partial
 from typing import NoReturn, Protocol, TypeVar
 
 from mrdc._utils.errors import DataError, ImageError, MrdcError
-from mrdc._utils.ranks import local_ranks
+from mrdc._utils.ranks import cores
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -58,8 +57,7 @@ def using(engine: Engine) -> Iterator[None]:
 
 def workers(threads: int | None) -> ThreadPoolExecutor:
     """A pool of this many threads; by default this process's share of the cores, up to eight."""
-    cores = max(1, (os.cpu_count() or 1) // local_ranks())
-    return ThreadPoolExecutor(threads or min(cores, MOST))
+    return ThreadPoolExecutor(threads or min(cores(), MOST))
 
 
 def ordered(

@@ -9,24 +9,30 @@ from mrdc._utils.errors import DataError, ImageError
 from mrdc.data.photo import Photo
 from mrdc.memory.replay import ReplayMemory
 
+MOST_NAMES = 10_000  # of a ClassLabel
+
 
 def to_hf(memory: ReplayMemory) -> datasets.Dataset:
     """The images of a memory as a data set of image, label, rank and source.
 
+    Labels are a ClassLabel; if they reach beyond 10,000 or classes share a name, there is a column
+    `class` instead.
     The images are the stored files. `to_parquet` of the result writes the Hub's format, and
     `push_to_hub` publishes it.
     """
     highest = max([*memory.labels, *memory.class_names], default=-1)
-    names = [memory.class_names.get(label, str(label)) for label in range(highest + 1)]
-    distinct = len(set(names)) == len(names)
+    names = [memory.class_names.get(n, str(n)) for n in range(min(highest + 1, MOST_NAMES))]
+    named = highest < MOST_NAMES and len(set(names)) == len(names)
     features = datasets.Features(
         {
             "image": datasets.Image(),
-            "label": datasets.ClassLabel(names=names) if distinct else datasets.Value("int64"),
+            "label": datasets.ClassLabel(names=names) if named else datasets.Value("int64"),
             "rank": datasets.Value("int32"),
             "source": datasets.Value("string"),
         }
     )
+    if not named:  # ClassLabel has a distinct name for every number up to the highest
+        features["class"] = datasets.Value("string")
     files = (memory.encoded(index) for index in range(len(memory)))
     columns = {
         "image": [{"bytes": file, "path": None} for file in files],
@@ -34,6 +40,8 @@ def to_hf(memory: ReplayMemory) -> datasets.Dataset:
         "rank": memory.ranks.tolist(),
         "source": [photo.id for photo in memory.examples().photos],
     }
+    if not named:
+        columns["class"] = [memory.class_names.get(n, str(n)) for n in columns["label"]]
     return datasets.Dataset.from_dict(columns, features=features)
 
 

@@ -9,7 +9,9 @@ holds them in RAM while it trains, as it does with the new images. With `matched
 are shown as they will be stored.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -35,7 +37,7 @@ def use_mrdc(model: Any, budget: int | str, folder: Path | None = None, **option
 
     Args:
         folder: where to make a folder of stored files, for data sets of paths; by default where
-            temporary files go.
+            temporary files go. It is removed with the learner.
 
     Raises:
         UsageError: the learner builds its memory in another way.
@@ -47,6 +49,7 @@ def use_mrdc(model: Any, budget: int | str, folder: Path | None = None, **option
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="mrdc-", dir=folder))
+    weakref.finalize(model, shutil.rmtree, place, ignore_errors=True)
     model.build_rehearsal_memory = partial(_build, model, store, place)
     if store.settings.matched:
         learn = model.incremental_train

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(str(instead), 2)
     except KeyboardInterrupt:
         resumes = arguments[:1] in (["run"], ["sweep"], ["study"])
-        kept = "run the same command to resume" if resumes else "nothing was written"
+        kept = "run the same command to resume" if resumes else "no file is half-written"
         return _fail(f"interrupted: {kept}", 130, LOST)
     except BrokenPipeError:  # the reader of our output has gone
         _silence()

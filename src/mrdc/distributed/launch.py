@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from mrdc._utils.errors import RanksError
-from mrdc._utils.ranks import FAILED, LOST
+from mrdc._utils.ranks import FAILED, LOST, machine_cores
 
 HERE = "127.0.0.1"
 POLL = 0.1  # seconds
@@ -85,7 +85,7 @@ def open_input() -> Iterator[None]:
 
 def environment(rank: int, count: int, port: int) -> dict[str, str]:
     """Variables by which processes find each other, as under torchrun."""
-    cores = max(1, (os.cpu_count() or 1) // count)
+    cores = max(1, machine_cores() // count)
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

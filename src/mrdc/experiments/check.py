@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from mrdc._utils.errors import ImageError, UsageError
-from mrdc._utils.forked import Forked, cores, crew
+from mrdc._utils.forked import Forked, crew
+from mrdc._utils.ranks import cores
 from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.detection.settings import DetectSettings

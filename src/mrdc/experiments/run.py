@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -15,7 +15,7 @@ import torch
 
 from mrdc import __version__
 from mrdc._utils.errors import DataError, TrainingError, lacks_memory
-from mrdc._utils.ranks import ranks
+from mrdc._utils.ranks import machine_cores, ranks
 from mrdc.distributed.group import world
 from mrdc.experiments.check import Checked, Listener, check
 from mrdc.experiments.classes import ClassExperiment
@@ -25,6 +25,7 @@ from mrdc.experiments.folder import (
     RunFolder,
     commits,
     finished,
+    parse_line,
     read_kept,
     refuse_changes,
     rounded,
@@ -90,9 +91,9 @@ def run(
     if world().rank == 0:
         keeper = RunFolder(path, decisive, about, every=every, cache=cache, listener=listener)
     try:
-        if settings.tensorboard and isinstance(keeper, RunFolder):
-            keeper.listener = tensorboard(path, listener)
-        with memory_errors():
+        with ExitStack() as opened, memory_errors():
+            if settings.tensorboard and isinstance(keeper, RunFolder):
+                keeper.listener = opened.enter_context(tensorboard(path, listener))
             learned = experiment.learn(keeper)
         result = world().lead(
             lambda: replace(
@@ -127,31 +128,42 @@ def memory_errors() -> Iterator[None]:
         ) from None
 
 
-def tensorboard(path: Path, listener: Listener) -> Listener:
-    """A listener that calls another and writes TensorBoard events."""
+@contextmanager
+def tensorboard(path: Path, listener: Listener) -> Iterator[Listener]:
+    """A listener that calls another and also writes TensorBoard events, which go on on resuming."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(path / "tensorboard"))
-    steps = 0
+    lines = (path / RESULTS).read_bytes().splitlines() if (path / RESULTS).exists() else []
+    events = [parse_line(line) or {} for line in lines]
+    steps: dict[tuple[Any, ...], int] = {}  # an epoch that is trained again keeps its step
+    for event in events:
+        if event.get("event") == "epoch":
+            steps.setdefault(_epoch(event), len(steps))
 
     def listen(kind: str, fields: dict[str, Any]) -> None:
-        nonlocal steps
         listener(kind, fields)
         if kind == "epoch":
-            steps += 1
+            step = steps.setdefault(_epoch(fields), len(steps))
             for name in ("loss", "images_per_second"):
-                writer.add_scalar(f"train/{name}", fields[name], steps)
+                writer.add_scalar(f"train/{name}", fields[name], step)
         elif kind == "phase":
             for name in ("accuracy", "seconds"):
                 writer.add_scalar(f"phase/{name}", fields[name], fields["phase"])
             writer.flush()
 
-    return listen
+    writer = SummaryWriter(str(path / "tensorboard"))
+    try:
+        yield listen
+    finally:
+        writer.close()
+
+
+def _epoch(event: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(event.get(name) for name in ("phase", "stage", "epoch"))
 
 
 def machine() -> dict[str, Any]:
     """Commit, hardware and versions, as fields of a result."""
-    linux = hasattr(os, "sched_getaffinity")
     return {
         "mrdc": __version__,
         "commit": os.environ.get("MRDC_COMMIT") or commit(),
@@ -159,7 +171,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         **{package.lower(): version(package) for package in ("numpy", "Pillow")},
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1,
+        "cores": machine_cores(),
         "ranks": ranks(),
     }
 

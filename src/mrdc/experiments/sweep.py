@@ -17,8 +17,10 @@ from typing import IO, Any
 
 from mrdc._utils.errors import OutputError, UsageError
 from mrdc._utils.files import output_errors, whole_file
+from mrdc._utils.ranks import machine_cores
 from mrdc.experiments.check import check
 from mrdc.experiments.config import at, grid, named
+from mrdc.experiments.folder import finished
 from mrdc.experiments.picked import with_picked_quality
 from mrdc.experiments.settings import AnySettings
 from mrdc.training.results import RunResult
@@ -119,7 +121,7 @@ def _run(cell: Cell, life: IO[str]) -> Outcome:
             cell.folder.rmdir()
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         return Failure(str(cell.folder), last.removeprefix("mrdc: "))
-    return RunResult.from_json(json.loads(child.stdout))
+    return finished(cell.folder) or Failure(str(cell.folder), "the run left no result")
 
 
 def _as_json(cell: Cell) -> dict[str, Any]:
@@ -138,7 +140,7 @@ def usual_jobs(count: int) -> int:
     if not torch.cuda.is_available():  # they would only compete for the cores
         return 1
     places = (free_memory(torch.device(kind)) >> 33 for kind in ("cpu", "cuda"))
-    return max(1, min(count, os.cpu_count() or 1, *places))
+    return max(1, min(count, machine_cores(), *places))
 
 
 Place = tuple[tuple[str, str], ...]

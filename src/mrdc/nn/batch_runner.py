@@ -4,7 +4,6 @@ A batch of a few images does not keep many threads busy, and on a busy machine e
 for the slowest of them. So on a CPU every batch has one thread, and there are several batches.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mrdc._utils.ranks import local_ranks
+from mrdc._utils.ranks import cores
 
 MOST = 16  # batches side by side: more would wait for the interpreter
 
@@ -33,7 +32,7 @@ def runner(side_by_side: bool, threads: int | None = None) -> Iterator[Runner]:
     if not side_by_side:
         yield Runner(lambda compute: compute().cpu, 1)
         return
-    count = threads or max(1, min(MOST, (os.cpu_count() or 1) // local_ranks()))
+    count = threads or min(MOST, cores())
     with ThreadPoolExecutor(count, initializer=_single) as pool:
         yield Runner(lambda compute: pool.submit(compute).result, 2 * count)
 
