@@ -24,7 +24,10 @@ class Store(Replay):
     ) -> None:
         """Learn images, ranked by features from `embed`; otherwise as `Replay.learn`."""
         self._embed = embed
-        self.learn(photos, values)
+        try:
+            self.learn(photos, values)
+        finally:
+            del self._embed  # it holds the framework's learner
 
     def _features(self, photos: Sequence[Photo], stage: str) -> Tensor:
         return self._embed(photos)
