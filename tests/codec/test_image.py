@@ -33,6 +33,17 @@ def test_grey_becomes_three_equal_channels() -> None:
         assert np.abs(got.astype(int) - RAMP[:, :, None]).max() <= 2
 
 
+@pytest.mark.parametrize(("highest", "fine"), [(200, False), (256, True), (65535, True), (0, True)])
+def test_32_bit_integers_are_read_as_16_bit_unless_they_cannot_be(highest: int, fine: bool) -> None:
+    """Values of 8 bits would all become black."""
+    data = file(Image.fromarray(np.array([[0, highest]], np.int32)), "TIFF")
+    if fine:
+        assert decode(data)[0, 1, 0] == highest >> 8
+    else:
+        with pytest.raises(ImageError, match="32-bit pixels up to 200; save it with 8 or 16 bits"):
+            decode(data)
+
+
 def test_palettes_and_alpha() -> None:
     """Indices become colours; transparent pixels, GIF-style too, are laid over white."""
     picture = Image.fromarray(pixels(0)).quantize(16)
