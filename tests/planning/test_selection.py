@@ -1,19 +1,24 @@
 """Selectors against slow references and hand-worked cases."""
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import mrdc.planning.selection
+from mrdc._utils.errors import UsageError
 from mrdc.planning.discrepancy import discrepancy
 from mrdc.planning.selection import (
+    SELECTORS,
+    Seed,
     dpp_greedy,
     herding,
     herding_noreplace,
     kernel_herding,
+    lazy_ranking,
     nearest_mean,
     random_choice,
 )
@@ -126,3 +131,27 @@ def test_greedy_dpp_takes_memory_for_the_rows_not_for_their_square() -> None:
     tracemalloc.stop()
     assert sorted(ranking.tolist()) == list(range(3000))
     assert peak < 5e6
+
+
+@pytest.mark.parametrize("name", sorted(set(SELECTORS) - {"random_choice"}))
+def test_features_that_are_not_finite_are_refused(name: str) -> None:
+    """Herding would never end with a NaN."""
+    rows = np.ones((5, 3))
+    rows[2, 1], rows[4, 0] = np.nan, np.inf
+    with pytest.raises(UsageError, match="features of 2 of 5 images are not finite"):
+        SELECTORS[name](rows, 3, 0)
+
+
+@pytest.mark.parametrize(
+    "ranking", [[0, 0, 1], [0, 1], [-1, 0, 1], [0, 1, 3], [0.0, 1.0, 2.0], None, "abc"], ids=str
+)
+def test_what_a_selector_returns_is_checked(ranking: Any) -> None:
+    """Three distinct indices; anything else would leave images out without a word."""
+
+    def mine(features: ArrayLike, count: int, seed: Seed) -> Any:
+        return ranking
+
+    with pytest.raises(
+        UsageError, match="selector mine must return 3 distinct indices from 0 to 2"
+    ):
+        lazy_ranking(mine, np.ones((3, 2)), 0)

@@ -4,12 +4,15 @@ Each returns `min(count, n)` distinct indices, best first; a shorter result is a
 longer one.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mrdc._utils.errors import UsageError
 from mrdc._utils.lazy import LazyList
 from mrdc._utils.registry import Registry, lookup
 from mrdc.planning.settings import BANDWIDTH
@@ -24,21 +27,47 @@ BLOCK = 1024  # rows that are compared at a time
 
 
 def unit_rows(features: ArrayLike) -> NDArray[np.float64]:
-    """Rows scaled to length 1, in float64; a zero row stays zero."""
+    """Rows scaled to length 1, in float64; a zero row stays zero.
+
+    Raises:
+        UsageError: some of the features are not finite.
+    """
     rows = np.asarray(features).astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    wrong = int((~np.isfinite(norms)).sum())
+    if wrong:
+        raise UsageError(
+            f"features of {wrong:,} of {len(rows):,} images are not finite: has training diverged?"
+        )
     rows /= np.where(norms > 0, norms, 1.0)
     return rows
 
 
 def lazy_ranking(selector: "Selector", features: ArrayLike, seed: Seed) -> Sequence[int]:
-    """All rows, ranked; in a large class only as far as the ranking is read."""
+    """All rows, ranked; in a large class only as far as the ranking is read.
+
+    Raises:
+        UsageError: the selector does not return distinct indices.
+    """
 
     def first(count: int) -> list[int]:
-        return list(map(int, selector(features, count, seed)))
+        return checked(selector, selector(features, count, seed), count, n)
 
     n = np.shape(features)[0]
     return first(n) if n <= GRAM_LIMIT else LazyList(range(n), first)
+
+
+def checked(selector: "Selector", ranking: Any, count: int, n: int) -> list[int]:
+    """The ranking that a selector returned, as a list of `count` distinct indices below n."""
+    name = getattr(selector, "__name__", type(selector).__name__)
+    rule = f"selector {name} must return {count:,} distinct indices from 0 to {n - 1:,}"
+    try:
+        found = [operator.index(place) for place in ranking]
+    except TypeError:
+        raise UsageError(f"{rule}, got {ranking!r:.60}") from None
+    if len(found) != count or len(set(found)) < count or not all(0 <= p < n for p in found):
+        raise UsageError(f"{rule}, got {found!r:.60}")
+    return found
 
 
 def _similarities(rows: NDArray[np.float64]) -> Callable[[int], NDArray[np.float64]]:
