@@ -11,11 +11,11 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mrdc.planning.settings import EPSILON
+from mrdc.planning.settings import LIMITS
 from runs import results
 
 QUALITIES = (None, 75, 50, 25, 10)
-BOUND = EPSILON["ratio-per-image"]
+LOW, HIGH = LIMITS["ratio-per-image"]
 DATA = (
     ("cub", "CUB-200-2011", "#0072b2"),
     ("flowers", "Flowers-102", "#d55e00"),
@@ -29,13 +29,13 @@ DATA = (
 def grid() -> None:
     """Draw the gain of every quality in the same bytes, and r, measured without training."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
-    right.axhspan(1 - BOUND, 1 + BOUND, color="#999999", alpha=0.25, lw=0, label="passes")
+    right.axhspan(LOW, HIGH, color="#999999", alpha=0.25, lw=0, label="passes")
     for label, name, colour in DATA:
         runs = [run for run in results(label) if run["budget"] == "5/class"]
         draw(left, gains(runs), name, colour)
         draw(right, ratios(runs), name, colour)
         values = ratios(runs)
-        chosen = max(place for place, value in enumerate(values) if abs(value - 1) < BOUND)
+        chosen = max(place for place, value in enumerate(values) if LOW < value < HIGH)
         right.plot(chosen, values[chosen], "o", ms=14, mfc="none", mec=colour, mew=2)
     left.set(ylabel="accuracy gained over originals, points")
     left.set_title("trained with every quality, in the same bytes", fontsize=10)

@@ -73,7 +73,7 @@ def plans() -> str:
     for plan in read("plan"):
         exact = any("l2" in candidate for candidate in plan["candidates"])
         parts.append(
-            f"{plan['label']}, {plan['budget']['text']}, r within {plan['epsilon']}, "
+            f"{plan['label']}, {plan['budget']['text']}, r {allowed(plan)}, "
             f"{plan['seconds']:.0f} s\n(commit {plan['commit']}, {plan['gpu'] or plan['cpu']})\n"
         )
         head = ["candidate", "bytes/image", "images", "R_q", "r", "discrepancy", "verdict"]
@@ -95,6 +95,13 @@ def plans() -> str:
             f"audit: {'sound' if file['ok'] else file['problems']}.\n"
         )
     return "\n".join(parts)
+
+
+def allowed(plan: Row) -> str:
+    """Where r had to lie; it was an equal distance from 1 at first."""
+    if "limits" in plan:
+        return "between {} and {}".format(*plan["limits"])
+    return f"within {plan['epsilon']} of 1"
 
 
 def samples() -> str:

@@ -144,7 +144,7 @@ def test_new_images_can_be_shown_as_they_will_be_stored(
     assert policy.memory.labels == [0, 1, 2, 3]
     assert np.array_equal(policy.buffer_groups[2].buffer[0][0].shape, (3, SIDE, SIDE))
     strategy.eval(made.test_stream)
-    assert policy.store.settings.bound == (0.5 if matched else 0.05)
+    assert policy.store.settings.limits == ((0.5, 1.5) if matched else (0.95, 1.03))
 
 
 def strategy_of(name: str, **options: Any) -> tuple[Any, Any]:

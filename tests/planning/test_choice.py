@@ -89,8 +89,15 @@ CUB = [
 ]
 
 
+def test_r_may_fall_further_than_it_may_rise() -> None:
+    """Between 0.95 and 1.03; R_q between 0.5 and 1.5."""
+    for r, chosen in ((0.951, 50), (0.949, None), (1.029, 50), (1.031, None)):
+        found = best([made(None, 10, 0.1), made(50, 20, 0.1, r)], criterion="ratio-per-image")
+        assert found == ("original" if chosen is None else "jpeg 50")
+
+
 def test_other_criteria_look_at_their_own_number() -> None:
-    """r fails at 10 by the bound 0.03; the discrepancy, which has none, is smallest at 25."""
+    """r fails at 10, where it is above 1.03; the discrepancy is smallest at 25."""
     for criterion in ("ratio-per-image", "discrepancy"):
         assert best(CUB, criterion=criterion) == best(CUB[::-1], criterion=criterion) == "jpeg 25"
     assert best(CUB, criterion="ratio-per-image", epsilon=0.01) == "jpeg 50"

@@ -85,10 +85,10 @@ def test_settings_of_the_search_are_passed_on() -> None:
 
 
 def test_more_is_allowed_where_new_images_are_matched() -> None:
-    """A wider bound of r, and a lower quality."""
+    """Wider limits of r, and a lower quality."""
     made = [Replay("12kB", embed=CHEAP, threads=1, matched=matched) for matched in (False, True)]
     plain, matched = (one.learn({0: photos(0)}) for one in made)
-    assert (plain.settings.bound, matched.settings.bound) == (0.05, 0.5)
+    assert (plain.settings.limits, matched.settings.limits) == ((0.95, 1.03), (0.5, 1.5))
     assert 5 in {c.quality for c in matched.found.candidates}
     assert 5 not in {c.quality for c in plain.found.candidates}
 

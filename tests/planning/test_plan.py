@@ -29,7 +29,7 @@ def test_json_field_names_are_fixed(photos: Path) -> None:
     report = planned(photos).to_json()
     assert " ".join(report) == (
         "budget classes images drawn_from boxes select candidates chosen criterion rule epsilon "
-        "skipped ignored seconds"
+        "limits skipped ignored seconds"
     )
     assert " ".join(report["chosen"]) == "codec quality quantity bytes"
     assert " ".join(report["candidates"][0]) == (
@@ -64,8 +64,11 @@ def test_sentence_gives_the_choice_and_why(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("criterion", "why"),
     [
-        ("volume-ratio", r"span nearly the same volume .* \(R_q = 0\.9\d, within 0\.5 of 1\)"),
-        ("ratio-per-image", r"changes what a network sees by 0\.\d % .*, and up to 5 % is allowed"),
+        ("volume-ratio", r"span nearly the same volume .* \(R_q = 0\.9\d, between 0\.5 and 1\.5\)"),
+        (
+            "ratio-per-image",
+            r"what a network sees by 0\.\d % .*; between 0\.95 and 1\.03 is allowed",
+        ),
         ("discrepancy", r"stand in best for all 24 images \(discrepancy \S+; original files: 0\."),
     ],
 )
@@ -75,8 +78,17 @@ def test_sentence_gives_the_reason_of_the_criterion(photos: Path, criterion: str
     assert said.startswith("Store all 24 images as jpeg 75 instead of 8 originals: ")
     assert re.search(why, said)
     assert said.endswith(". A lower quality would gain nothing: all images fit.")
-    bound = {"volume-ratio": 0.5, "ratio-per-image": 0.05}.get(criterion)
-    assert (found.to_json()["criterion"], found.to_json()["epsilon"]) == (criterion, bound)
+    epsilon, limits = {
+        "volume-ratio": (0.5, (0.5, 1.5)),
+        "ratio-per-image": (0.03, (0.95, 1.03)),
+        "discrepancy": (None, None),
+    }[criterion]
+    report = found.to_json()
+    assert [report[key] for key in ("criterion", "epsilon", "limits")] == [
+        criterion,
+        epsilon,
+        limits,
+    ]
 
 
 def test_more_is_allowed_where_new_images_are_matched(photos: Path) -> None:
@@ -85,7 +97,7 @@ def test_more_is_allowed_where_new_images_are_matched(photos: Path) -> None:
     rows = [Candidate("original", None, 8, ratio_per_image=1.0, discrepancy=0.1)]
     rows += [
         Candidate("jpeg", quality, images, ratio_per_image=r, discrepancy=r)
-        for quality, images, r in ((75, 12, 1.01), (25, 16, 1.04), (10, 20, 1.2))
+        for quality, images, r in ((75, 12, 1.01), (25, 16, 1.02), (10, 20, 1.2))
     ]
 
     def said(**more: Any) -> str:
@@ -98,14 +110,14 @@ def test_more_is_allowed_where_new_images_are_matched(photos: Path) -> None:
 
     assert said() == (
         "Store 16 images as jpeg 25 instead of 8 originals: compression changes what a network "
-        "sees by 4.0 % per image (r = 1.040), and up to 5 % is allowed. If you show new images as "
-        "they will be stored (--matched), jpeg 10 will do: 20 images. AVIF may hold up to twice as "
-        "many, but encodes slowly: try --codec jpeg avif."
+        "sees by 2.0 % per image (r = 1.020; between 0.95 and 1.03 is allowed). If you show new "
+        "images as they will be stored (--matched), jpeg 10 will do: 20 images. AVIF may hold up "
+        "to twice as many, but encodes slowly: try --codec jpeg avif."
     )
     assert said(matched=True) == (
         "Store 20 images as jpeg 10 instead of 8 originals: compression changes what a network "
-        "sees by 20.0 % per image (r = 1.200), and up to 50 % is allowed where new images are "
-        "shown as stored. AVIF may hold up to twice as many, but encodes slowly: try --codec jpeg "
+        "sees by 20.0 % per image (r = 1.200; between 0.5 and 1.5 is allowed where new images are "
+        "shown as stored). AVIF may hold up to twice as many, but encodes slowly: try --codec jpeg "
         "avif."
     )
     rows.append(Candidate("webp", 10, 1, ratio_per_image=1.0, discrepancy=1.0))

@@ -89,7 +89,7 @@ def test_sentence_says_what_was_measured_and_what_is_uncertain(many: Path) -> No
     row = next(row for row in found.candidates if row.quality == 10)
     bound = abs(row.ratio_per_image - 1) + row.ratio_error
     close = planned(many, sample=4, budget="8 originals", epsilon=bound).sentence()
-    assert "Too close to the bound to be sure: " in close
+    assert "Too close to a limit to be sure: " in close
     assert "jpeg 10 (" in close
     assert close.endswith("; try --sample 8.")
     far = planned(many, sample=4, budget="8 originals", epsilon=5.0).sentence()
@@ -104,7 +104,7 @@ def test_an_error_that_one_class_cannot_tell_is_uncertain(many: Path, tmp_path: 
     found = planned(many, sample=2)
     (row,) = [row for row in found.candidates if row.quality == 10]
     assert math.isnan(row.ratio_error) and row.to_json()["ratio_error"] is None
-    assert "Too close to the bound to be sure: " in found.sentence()
+    assert "Too close to a limit to be sure: " in found.sentence()
 
 
 def test_pack_stores_all_classes_as_the_sample_chose(many: Path, tmp_path: Path) -> None:

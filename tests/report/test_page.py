@@ -307,7 +307,7 @@ def test_every_criterion_has_a_panel(tmp_path: Path) -> None:
         for place in (0, "mean")
     ]
     assert not figure.small and figure.svg.count(">discrepancy<") == 1
-    assert "|r - 1| &lt; 0.05" in figure.svg
+    assert "0.95 &lt; r &lt; 1.03" in figure.svg
 
 
 def test_a_first_phase_taken_over_is_shown(tmp_path: Path) -> None:

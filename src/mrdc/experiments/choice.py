@@ -15,7 +15,7 @@ import numpy as np
 from mrdc._utils.text import count
 from mrdc.experiments.sweep import Cell
 from mrdc.planning.choice import Candidate, best_first, choose_quality, judge
-from mrdc.planning.settings import MATCHED, SearchSettings
+from mrdc.planning.settings import ChoiceSettings, SearchSettings
 from mrdc.training.results import RunResult
 
 Json = dict[str, Any]
@@ -48,7 +48,7 @@ RULES: dict[str, Rule] = {
     "R_q": by(SearchSettings(criterion="volume-ratio")),
     "R_q as published": by(SearchSettings(criterion="volume-ratio", rule="paper")),
     "r": by(SearchSettings(criterion="ratio-per-image")),
-    "r if matched": by(SearchSettings(epsilon=MATCHED["ratio-per-image"])),
+    "r if matched": by(ChoiceSettings(matched=True)),
     "discrepancy": by(SearchSettings(criterion="discrepancy")),
     "always 50": always(50),
     "always 75": always(75),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mrdc._utils.errors import UsageError
 from mrdc.codec.scaled import split_scale
-from mrdc.planning.settings import EPSILON, QUALITIES, SYMBOLS, Criterion, SearchSettings
+from mrdc.planning.settings import LIMITS, QUALITIES, SYMBOLS, Criterion, SearchSettings
 from mrdc.planning.volume import from_log
 
 Rule = Literal["contiguous", "paper"]
@@ -87,7 +87,7 @@ def check_criterion(settings: SearchSettings) -> None:
         raise UsageError(f"rule must be 'contiguous' or 'paper', got {settings.rule!r}")
     if settings.epsilon is None:
         return
-    if settings.criterion not in EPSILON:
+    if settings.criterion not in LIMITS:
         raise UsageError(
             f"epsilon {settings.epsilon:g}: bounds R_q or r; {settings.criterion} has no bound"
         )
@@ -102,10 +102,11 @@ def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Can
     first failure, because ratios can dip below 1 and come back. `paper` allows any that passes.
     """
     check_criterion(settings)
-    criterion, bound = settings.criterion, settings.bound
+    criterion, limits = settings.criterion, settings.limits
+    low, high = limits or (-math.inf, math.inf)
     judged = list(candidates)
     values = [candidate.value(criterion) for candidate in candidates]
-    fails = [bound is not None and abs(value - 1) >= bound for value in values]  # not if unknown
+    fails = [value <= low or value >= high for value in values]  # not if unknown
     failed = list(compress(candidates, fails))
     for index, (candidate, value, far) in enumerate(zip(candidates, values, fails, strict=True)):
         if candidate.quantity == 0:
@@ -117,7 +118,7 @@ def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Can
         elif settings.rule == "contiguous" and any(_better(one, candidate) for one in failed):
             feasible, verdict = False, "a better quality fails"
         else:
-            feasible, verdict = True, "fits" if bound is None else "passes"
+            feasible, verdict = True, "fits" if limits is None else "passes"
         judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
     return judged
 

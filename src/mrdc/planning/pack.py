@@ -197,5 +197,5 @@ def _lasting(plan: Plan) -> dict[str, Any]:
         kept = {name: row[name] for name in ("codec", "quality", "quantity", "bytes")}
         kept |= {name: row[name] and round(row[name], 6) for name in numbers}
         table.append(kept | {"excluded_classes": row["excluded_classes"]})
-    about = {name: report[name] for name in ("criterion", "rule", "epsilon", "chosen")}
+    about = {name: report[name] for name in ("criterion", "rule", "epsilon", "limits", "chosen")}
     return about | {"candidates": table}

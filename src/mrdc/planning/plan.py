@@ -95,7 +95,7 @@ class Plan:
         if close:
             names = [f"{c} ({c.ratio_per_image:.3f} +- {c.ratio_error:.3f})" for c in close]
             more = min(4 * self.classes, classes)
-            said += f" Too close to the bound to be sure: {', '.join(names)}; try --sample {more}."
+            said += f" Too close to a limit to be sure: {', '.join(names)}; try --sample {more}."
         return said
 
     def _close(self, candidate: Candidate) -> bool:
@@ -103,13 +103,14 @@ class Plan:
         ratio, error = candidate.ratio_per_image, candidate.ratio_error
         if self.settings.criterion != "ratio-per-image" or math.isnan(ratio):
             return False
-        assert self.settings.bound is not None
-        return math.isnan(error) or abs(abs(ratio - 1) - self.settings.bound) < 2 * error
+        assert self.settings.limits is not None
+        nearest = min(abs(ratio - limit) for limit in self.settings.limits)
+        return math.isnan(error) or nearest < 2 * error
 
     def _why(self, plain: Candidate) -> str:
         """Why compressed images are stored rather than original files."""
-        chosen, bound = self.chosen, self.settings.bound
-        if bound is None:
+        chosen = self.chosen
+        if self.settings.limits is None:
             others = f"; original files: {plain.discrepancy:.3g}" if plain.quantity else ""
             return (
                 f"of everything that fits, they stand in best for all {self.images:,} images "
@@ -118,13 +119,13 @@ class Plan:
         if self.settings.criterion == "volume-ratio":
             return (
                 "their features span nearly the same volume as those of the originals "
-                f"(R_q = {chosen.volume_ratio:.2f}, within {bound:g} of 1)"
+                f"(R_q = {chosen.volume_ratio:.2f}, {allowed(self.settings)})"
             )
         change = 100 * abs(chosen.ratio_per_image - 1)
         shown = " where new images are shown as stored" if self.settings.matched else ""
         return (
             f"compression changes what a network sees by {change:.1f} % per image "
-            f"(r = {chosen.ratio_per_image:.3f}), and up to {100 * bound:g} % is allowed{shown}"
+            f"(r = {chosen.ratio_per_image:.3f}; {allowed(self.settings)} is allowed{shown})"
         )
 
     def _why_not(self) -> str:
@@ -133,10 +134,11 @@ class Plan:
             return f"they stand in better for all {self.images:,} images than compressed ones"
         if any(c.feasible and c.codec != "original" for c in self.candidates):
             return "nothing that passes holds more"
-        symbol, bound = SYMBOLS[self.settings.criterion], self.settings.bound
-        return f"nothing compressed passes (no {symbol} within {bound:g} of 1)"
+        symbol = SYMBOLS[self.settings.criterion]
+        return f"nothing compressed passes (no {symbol} {allowed(self.settings)})"
 
     def to_json(self) -> dict[str, Any]:
+        limits = self.settings.limits
         return {
             "budget": self.budget.as_json(self.budget_bytes),
             "classes": self.classes,
@@ -148,11 +150,19 @@ class Plan:
             "chosen": {name: getattr(self.chosen, name) for name in CHOSEN},
             "criterion": self.settings.criterion,
             "rule": self.settings.rule,
-            "epsilon": self.settings.bound,
+            "epsilon": None if limits is None else round(limits[1] - 1, 9),
+            "limits": limits,
             "skipped": self.skipped,
             "ignored": self.ignored,
             "seconds": round(self.seconds, 3),
         }
+
+
+def allowed(settings: PlanSettings) -> str:
+    """Where the ratio must lie, in words; empty if there are no limits."""
+    if settings.epsilon is not None:
+        return f"within {settings.epsilon:g} of 1"
+    return "between {:g} and {:g}".format(*settings.limits) if settings.limits else ""
 
 
 class PlanOptions(TypedDict, total=False):

@@ -16,8 +16,9 @@ QUALITIES = (10, 25, 50, 75, 90)  # the paper's Q
 LOWER = 5  # considered, too, if new images are shown as they will be stored
 Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
 CRITERION: Criterion = "ratio-per-image"  # the default
-EPSILON = {"volume-ratio": 0.5, "ratio-per-image": 0.05}  # default bounds; 0.5 is the paper's
-MATCHED = EPSILON | {"ratio-per-image": 0.5}  # if new images are shown as they will be stored
+Limits = tuple[float, float]  # a ratio passes between them
+LIMITS: dict[str, Limits] = {"volume-ratio": (0.5, 1.5), "ratio-per-image": (0.95, 1.03)}
+MATCHED = LIMITS | {"ratio-per-image": (0.5, 1.5)}  # if new images are shown as they will be stored
 BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
 Location = Annotated[
@@ -51,8 +52,8 @@ class SearchSettings:
     """What decides. volume-ratio: R_q, as in the paper; ratio-per-image: r, which is R_q per stored
     image; discrepancy: how well the stored images stand in for all originals."""
     epsilon: float | None = None
-    """A quality passes if R_q (by default 0.5) or r (0.05, or 0.5 if new images are shown as they
-    will be stored) is within this of 1."""
+    """A quality passes if R_q or r is within this of 1. By default R_q must be between 0.5 and 1.5,
+    and r between 0.95 and 1.03, or 0.5 and 1.5 if new images are shown as they will be stored."""
     rule: Literal["contiguous", "paper"] = "contiguous"
     """For R_q and r. contiguous: every better quality must pass too; paper: any that passes."""
     pairing: Literal["paired", "independent"] = "paired"
@@ -75,10 +76,11 @@ class SearchSettings:
         return codec.considered or usual
 
     @property
-    def bound(self) -> float | None:
-        """How far from 1 the ratio may be; None for the discrepancy, which needs no bound."""
-        usual = MATCHED if self.matched else EPSILON
-        return usual.get(self.criterion) if self.epsilon is None else self.epsilon
+    def limits(self) -> Limits | None:
+        """Where the ratio must lie; None for the discrepancy, which has no limits."""
+        if self.epsilon is not None:
+            return 1 - self.epsilon, 1 + self.epsilon
+        return (MATCHED if self.matched else LIMITS).get(self.criterion)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class ChoiceSettings(SearchSettings):
 
     matched: bool = False
     """You will show new images as they will be stored (`ReplayMemory.as_stored`): then stronger
-    compression pays, r may be within 0.5 of 1, and quality 5 is considered, too."""
+    compression pays, r may be between 0.5 and 1.5, and quality 5 is considered, too."""
 
 
 @dataclass(frozen=True)

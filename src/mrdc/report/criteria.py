@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mrdc.data.images import some_of
-from mrdc.planning.settings import EPSILON, MATCHED, SYMBOLS
+from mrdc.planning.settings import LIMITS, MATCHED, SYMBOLS
 from mrdc.report.figures import (
     COLOURS,
     MARKS,
@@ -73,7 +73,7 @@ def _figure(group: Group) -> Figure:
     with drawn(figure, max(1, len(shown)), size) as made:
         panels = np.atleast_1d(made)
         for axes, name in zip(panels, shown, strict=False):
-            criterion_axis(axes, name, (MATCHED if matched else EPSILON).get(name))
+            criterion_axis(axes, name, (MATCHED if matched else LIMITS).get(name))
             for number, (n, row) in enumerate(rows.items()):
                 _draw(axes, number, by_phase[name, n], f"{row['codec']} {row['quality']}")
             if name == "volume-ratio" and _cut(axes):

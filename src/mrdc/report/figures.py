@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
-from mrdc.planning.settings import SYMBOLS
+from mrdc.planning.settings import SYMBOLS, Limits
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#000000")
 DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
@@ -178,16 +178,17 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         axes.annotate(text, (x, y), sides[best], textcoords="offset points", fontsize=8.5)
 
 
-def criterion_axis(axes: Axes, criterion: str, bound: float | None = None) -> None:
+def criterion_axis(axes: Axes, criterion: str, limits: Limits | None = None) -> None:
     """Name the axis after a criterion, and shade the values that pass.
 
     R_q is on a logarithmic axis, with numbers in full.
     """
     symbol = SYMBOLS[criterion]
     axes.set(ylabel=symbol)
-    if bound is not None:
-        low, label = max(1 - bound, 1e-3), f"|{symbol} - 1| < {bound:g}"
-        axes.axhspan(low, 1 + bound, color="#999999", alpha=0.2, lw=0, label=label)
+    if limits is not None:
+        low, high = max(limits[0], 1e-3), limits[1]
+        label = f"{low:g} < {symbol} < {high:g}"
+        axes.axhspan(low, high, color="#999999", alpha=0.2, lw=0, label=label)
     if criterion == "volume-ratio":
         axes.set(yscale="log")
         numbers_in_full(axes.yaxis)

@@ -69,7 +69,7 @@ def curve(plan: Plan) -> Section:
     codecs = list(dict.fromkeys(c.codec for c in known))
     labels = [c.codec if c.quality is None else str(c.quality) for c in known]
     with drawn(figure) as axes:
-        criterion_axis(axes, criterion, plan.settings.bound)
+        criterion_axis(axes, criterion, plan.settings.limits)
         for number, codec in enumerate(codecs):
             points = [(c.quantity, c.value(criterion)) for c in known if c.codec == codec]
             x, y = zip(*points, strict=True)
