@@ -40,7 +40,7 @@ def grid() -> None:
     left.set(ylabel="accuracy gained over originals, points")
     left.set_title("trained with every quality, in the same bytes", fontsize=10)
     right.set(ylabel="r after the first phase", ylim=(0.975, None))
-    right.set_title("r: no training, the same choices (rings)", fontsize=10)
+    right.set_title("r: no training; what it picks (rings)", fontsize=10)
     handles, names = right.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncol=4, frameon=False, fontsize=9)
     for axes in (left, right):
