@@ -131,6 +131,25 @@ def test_a_file_may_be_merged_into_itself(memory: Path, tmp_path: Path, cli: Cli
     sound(memory, cli)
 
 
+def test_links_stay_links(memory: Path, tmp_path: Path, cli: Cli) -> None:
+    """The file that a link points to is changed."""
+    link = tmp_path / "link.mrdc"
+    link.symlink_to(memory)
+    assert cli("remove", link, "class0") == 0
+    assert link.is_symlink() and ReplayMemory.load(memory).classes == ["class1", "class2"]
+
+
+def test_merged_files_sum_their_duplicates(memory: Path, tmp_path: Path, cli: Cli) -> None:
+    """Those left out when a file was made, and those in both files."""
+    for name in "cd":
+        made = ReplayMemory("1MB", "jpeg", 50, class_names={0: "cat"})
+        made.add({0: [jpeg(0), jpeg(0), jpeg(ord(name))]})
+        made.save(tmp_path / name)
+    cli("merge", tmp_path / "c", tmp_path / "d", "-o", tmp_path / "both")
+    assert ReplayMemory.load(tmp_path / "both").duplicates() == {0: 3}
+    sound(tmp_path / "both", cli)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -142,6 +161,12 @@ def test_a_file_may_be_merged_into_itself(memory: Path, tmp_path: Path, cli: Cli
         ("remove a.mrdc class0 -o b.mrdc", "b.mrdc: exists; pass --force to replace it"),
         ("rebudget a.mrdc lots", "invalid budget 'lots'"),
         ("rebudget a.mrdc 900", "no image of class 'class0' fits"),
+        (
+            "rebudget a.mrdc 100kB --fade",
+            "--fade cuts scans of codec jpeg-progressive, but it holds",
+        ),
+        ("remove twins.mrdc owl", "classes 0 and 1 are both called 'owl'; give a label"),
+        ("rebudget twins.mrdc 20/class", "twins.mrdc: does not record the mean size of originals"),
         ("rebudget a.mrdc 9kB -o no/b.mrdc", "no/b.mrdc: there is no folder no"),
         ("merge a.mrdc -o c.mrdc", "merge needs two memory files or more, got 1"),
         ("merge a.mrdc photos -o c.mrdc", "photos: not a memory, as it has no manifest.json"),
@@ -156,6 +181,9 @@ def test_wrong_usage_changes_nothing(
     """One line and exit code 2."""
     monkeypatch.chdir(memory.parent)
     Path("b.mrdc").write_bytes(memory.read_bytes())
+    twins = ReplayMemory("1MB", "jpeg", 50, class_names={0: "owl", 1: "owl"})
+    twins.add({0: [jpeg(0)], 1: [jpeg(1)]})
+    twins.save("twins.mrdc")
     Path("boxes.json").write_text(
         '{"images": [{"id": 1, "file_name": "photos/class0/00.jpg", "width": 32, "height": 24}], '
         '"categories": [{"id": 1, "name": "cat"}], '

@@ -11,10 +11,10 @@ from typing import Any
 from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc._utils.files import check_folder, check_name, scratch_folder, sweep, try_lock
 from mrdc._utils.store_path import StorePath
-from mrdc.codec.jpeg_progressive import check_fade, has_scans
+from mrdc.codec.jpeg_progressive import JpegProgressive, has_scans
 from mrdc.data.images import some_of
 from mrdc.data.scenes import Boxes
-from mrdc.memory.budget import parse_bytes
+from mrdc.memory.budget import Budget, parse_budget, parse_bytes
 from mrdc.memory.classes import encodings_in_use
 from mrdc.memory.encode import Item
 from mrdc.memory.folder import only_leftovers, writing
@@ -75,8 +75,9 @@ def check_output(path: Path, force: bool, folder: bool = False) -> None:
 def check_target(path: Path, output: Path | None, force: bool) -> Path:
     """Where a changed memory goes: its own path, or an output that may be written."""
     if output is None or output.absolute() == path.absolute():
-        sweep(path)
-        return path
+        real = path if isinstance(path, StorePath) else path.resolve()  # a link stays a link
+        sweep(real)
+        return real
     check_output(output, force, path.is_dir())
     return output
 
@@ -117,8 +118,7 @@ def remove(path: Path, classes: Sequence[str], output: Path | None, force: bool)
     with holding(target, path.is_dir()):
         memory = ReplayMemory.load(path)
         before, labels = len(memory), labels_of(memory, classes, path)
-        for label in labels:
-            memory.remove(label)
+        memory._remove(labels)
         memory.save(target)
     return Edited(target, memory, before, {"removed": [memory.class_names[n] for n in labels]})
 
@@ -128,8 +128,12 @@ def labels_of(memory: ReplayMemory, classes: Sequence[str], path: Path) -> list[
     if not classes:
         raise UsageError("give at least one class, by name or label")
     known = {str(label): label for label in memory.labels}
-    known |= {memory.class_names[label]: label for label in reversed(memory.labels)}
+    known |= {memory.class_names[label]: label for label in memory.labels}
     for name in classes:
+        same = [label for label in memory.labels if memory.class_names[label] == name]
+        if len(same) > 1:
+            labels = " and ".join(map(str, same))
+            raise UsageError(f"{path}: classes {labels} are both called {name!r}; give a label")
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = (
@@ -159,16 +163,30 @@ def rebudget(
             _let_fade(memory, path)
         if memory.fade:
             memory._spool = Spool(scratch_folder(target))
-        memory.rebudget(budget)
+        memory.rebudget(_parsed(budget, memory, path))
         memory.save(target)
     return Edited(target, memory, before)
 
 
+def _parsed(budget: str, memory: ReplayMemory, path: Path) -> Budget:
+    """A budget, which counts the originals of a memory file."""
+    size = memory.budget.original_bytes
+    if size is None and parse_budget(budget, 1.0).unit != "bytes":
+        raise UsageError(
+            f"{path}: does not record the mean size of originals, so it cannot have the budget "
+            f"{budget}; give bytes, such as 200MB"
+        )
+    return parse_budget(budget, size)
+
+
 def _let_fade(memory: ReplayMemory, path: Path) -> None:
     """Let a memory fade from now on."""
-    codecs = [made.codec for made in encodings_in_use(memory._classes)]
+    codecs = {made.codec for made in encodings_in_use(memory._classes)}
     if not any(map(has_scans, codecs)):
-        check_fade(codecs[:1], f"{path}: --fade")
+        held = " and ".join(sorted(codecs)) or "no image"
+        raise UsageError(
+            f"{path}: --fade cuts scans of codec {JpegProgressive.name}, but it holds {held}"
+        )
     memory.fade = True
 
 
@@ -213,6 +231,7 @@ def _fill_merged(
     merged.fade = any(memory.fade for memory in memories)
     ranked: dict[str, Sequence[Item]] = {}
     seen: dict[str, int] = {}
+    double: dict[str, int] = {}
     for path, memory in zip(paths, memories, strict=True):
         take_boxes(merged, memory.boxes, memory.box_classes, str(path))
         for label in memory.labels:
@@ -220,10 +239,12 @@ def _fill_merged(
             old, images = ranked.get(name, []), memory._class(label).items()
             ranked[name] = interleave(old, seen.get(name, 1), images, more)
             seen[name] = seen.get(name, 0) + more
+            double[name] = double.get(name, 0) + memory._class(label).duplicates
     if budget is not None:
-        merged.rebudget(budget)
+        merged.rebudget(_parsed(budget, merged, paths[0]))
     merged.class_names = dict(enumerate(ranked))
     merged._store(dict(enumerate(ranked.values())), dict(enumerate(seen.values())))
+    merged._count_duplicates(dict(enumerate(double.values())))
 
 
 def _like(memory: ReplayMemory, folder: Path) -> ReplayMemory:

@@ -45,8 +45,9 @@ KINDS = {
     b"MM\0*": "tif",
     b"\0\0\0\x0cjP": "jp2",
     b"\xff\x4f\xff\x51": "jp2",
-    b"P5": "pgm",
-    b"P6": "ppm",
+    **dict.fromkeys([b"P1", b"P4"], "pbm"),
+    **dict.fromkeys([b"P2", b"P5"], "pgm"),
+    **dict.fromkeys([b"P3", b"P6"], "ppm"),
 }
 
 

@@ -10,6 +10,7 @@ import tyro
 from mrdc._utils.files import scratch_folder
 from mrdc.memory.edit import Edited, check_target, holding, take_boxes
 from mrdc.memory.encode import Arrival, Item
+from mrdc.memory.inputs import as_label
 from mrdc.memory.replay import ReplayMemory
 from mrdc.planning.scan import Scan, scan
 from mrdc.planning.search import Progress, Ranking, compress_all, in_order, quiet
@@ -106,7 +107,7 @@ def _by_label(
     labels = {memory.class_names[label]: label for label in memory.labels}
     arriving: dict[int, Sequence[Item]] = {}
     for name, photos, order in zip(seen.images.classes, seen.images.photos, rankings, strict=True):
-        label = labels.setdefault(name, max(labels.values(), default=-1) + 1)
+        label = labels.setdefault(name, as_label(max(labels.values(), default=-1) + 1))
         memory.class_names[label] = name
         arriving[label] = in_order([Arrival(photo) for photo in photos], order)
     return arriving
