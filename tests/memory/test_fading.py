@@ -19,7 +19,9 @@ from mrdc.memory.audit import audit
 from mrdc.memory.budget import Budget
 from mrdc.memory.edit import merge, rebudget
 from mrdc.memory.encode import Encoded
+from mrdc.memory.export import export
 from mrdc.memory.replay import ReplayMemory
+from mrdc.memory.stored import open_memory
 from mrdc.training.learner import ClassLearner
 from tests.conftest import jpeg, pixels
 from tests.helpers import small_run
@@ -211,6 +213,21 @@ def test_a_faded_image_is_still_known() -> None:
     memory.extend(1, IMAGES[10:15])
     assert len(memory.sources(1)) == before
     assert memory.duplicates()[1] == 5
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_exported_images_come_back_as_they_are(share: float, tmp_path: Path) -> None:
+    """Kept as source files, they are told apart and counted, and the audit is clean."""
+    memory = filled(int(FULL * share) + 3000)
+    memory.save(tmp_path / "a")
+    export(open_memory(tmp_path / "a"), tmp_path / "out")
+    again = ReplayMemory(10**6, CODEC, 75, fade=True)
+    files = sorted((tmp_path / "out" / "0").glob("*.jpg"))
+    again.add({0: [*files, *files]})
+    again.save(tmp_path / "b")
+    found = audit(tmp_path / "b")
+    assert found.problems == [] and again.duplicates() == {0: len(files)}
+    assert len(again) == len(files) == len(memory.sources(0))
 
 
 def test_source_files_and_other_codecs_do_not_fade() -> None:

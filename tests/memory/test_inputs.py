@@ -11,6 +11,7 @@ from PIL import Image
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
+from mrdc.data.photo import Photo
 from mrdc.memory.replay import ReplayMemory
 from tests.conftest import jpeg, pixels
 
@@ -95,3 +96,14 @@ def test_pillow_images_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(jpeg(0)[:-200])
     with Image.open(tmp_path / "a.jpg") as image, pytest.raises(ImageError, match="3/0: the image"):
         ReplayMemory("1MB").add({3: [image]})
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_file_could_have_are_refused(name: str) -> None:
+    """They could not be read back from a memory file."""
+    memory = ReplayMemory("1MB")
+    with pytest.raises(
+        UsageError, match=r"image 0 of class 1: '.*' cannot be the name of an image"
+    ):
+        memory.add({1: [Photo(name, lambda: jpeg(0))]})
+    assert len(memory) == 0

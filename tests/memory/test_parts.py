@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from mrdc._utils.errors import MemoryFileError, UsageError
+from mrdc._utils.errors import MemoryFileError, OutputError, UsageError
 from mrdc.memory import stored
 from mrdc.memory.audit import audit
 from mrdc.memory.edit import merge, rebudget, remove
@@ -169,6 +169,17 @@ def test_folders_are_edited_like_files(folder: Path, tmp_path: Path) -> None:
     assert export(open_memory(tmp_path / "one.mrdc"), tmp_path / "out1") == 440
     listings = [(tmp_path / name / "manifest.csv").read_text() for name in ("out", "out1")]
     assert listings[0] == listings[1]
+
+
+def test_the_manifest_of_something_else_is_not_replaced(made: Path, tmp_path: Path) -> None:
+    """A folder of a web app or a browser extension, for example."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / MANIFEST).write_text('{"name": "my app"}')
+    memory = ReplayMemory.load(made)
+    with pytest.raises(OutputError, match=r"app: its manifest\.json is not one of a memory"):
+        memory.save(tmp_path / "app")
+    assert {path.name for path in (tmp_path / "app").iterdir()} == {MANIFEST}
+    assert (tmp_path / "app" / MANIFEST).read_text() == '{"name": "my app"}'
 
 
 def test_a_memory_is_changed_in_place(folder: Path) -> None:

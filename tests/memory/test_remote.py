@@ -159,6 +159,14 @@ def test_parts_come_back_and_are_replaced(bucket: str, tmp_path: Path) -> None:
     assert len(objects()) < len(local)
 
 
+def test_the_manifest_of_something_else_is_not_replaced(bucket: str, tmp_path: Path) -> None:
+    """As in a local folder."""
+    (tmp_path / "a.json").write_text('{"name": "my app"}')
+    upload(tmp_path / "a.json", f"{bucket}/app/manifest.json")
+    with pytest.raises(OutputError, match=r"app: its manifest\.json is not one of a memory"):
+        many().save(f"{bucket}/app")
+
+
 def test_lost_part_is_named(bucket: str) -> None:
     many().save(f"{bucket}/m")
     part = next(name for name in objects() if name.endswith(".mrdc"))

@@ -1,5 +1,6 @@
 """The replay memory: what is stored, refused, copied and saved."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,43 @@ def test_wrong_settings_are_refused(arguments: dict[str, object], message: str) 
     with pytest.raises(UsageError, match=message):
         ReplayMemory("1MB", **arguments)  # type: ignore[arg-type]
     assert (ReplayMemory("1MB").quality, ReplayMemory("1MB", "png").quality) == (75, None)
+
+
+def test_quality_may_be_any_integer(tmp_path: Path) -> None:
+    """Also one of NumPy, which JSON does not write; a wrong one is refused when it is set."""
+    memory = ReplayMemory("1MB", "jpeg", np.int64(50))
+    memory.add({0: [pixels(0)]})
+    memory.save(tmp_path / "a")
+    assert ReplayMemory.load(tmp_path / "a").quality == 50
+    with pytest.raises(UsageError, match="from 1 to 100, got 101"):
+        memory.quality = 101
+    assert memory.quality == 50
+
+
+@pytest.mark.parametrize("part_size", [None, "30kB"])
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("class_names", {0: 7}),
+        ("notes", [1]),
+        ("notes", {"seen": object()}),
+        ("notes", {"mean": math.nan}),
+    ],
+)
+def test_what_could_not_be_opened_again_is_not_saved(
+    attribute: str, value: object, part_size: str | None, tmp_path: Path
+) -> None:
+    """The memory saved before stays, and nothing is left beside it."""
+    memory = ReplayMemory("1MB", part_size=part_size)
+    memory.add({0: [pixels(0)]})
+    memory.save(tmp_path / "a")
+    setattr(memory, attribute, value)
+    with pytest.raises(UsageError, match=r"cannot be saved|must be JSON values"):
+        memory.save(tmp_path / "a")
+    with pytest.raises(UsageError, match=r"cannot be saved|must be JSON values"):
+        memory.save(tmp_path / "b")
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+    assert ReplayMemory.load(tmp_path / "a").classes == ["0"]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -44,7 +44,8 @@ def test_bytes_never_exceed_the_budget(
     A memory holds the highest ranks: a prefix of what one with room for everything holds.
     """
     first, second = (n if whole_file else of_images(n) for n in (budget, smaller))
-    memory, everything = ReplayMemory(first, **made), ReplayMemory("1GB", **made)
+    memory = ReplayMemory(first, **made)
+    everything = ReplayMemory("1GB" if whole_file else of_images(10**9), **made)
     everything.add(images)
     try:
         memory.add(images)
@@ -177,3 +178,13 @@ def test_a_budget_in_bytes_is_used_up(sides: list[int], budget: int) -> None:
         assert left >= 0
         for following in images[len(memory) : len(memory) + 1]:
             assert left < len(following) + IndexCost()(f"0/{len(memory)}") + 100
+
+
+def test_a_file_without_images_may_be_too_large() -> None:
+    """A budget that bounds the whole file bounds its metadata, too."""
+    memory = filled("1MB")
+    for label in list(memory.labels):
+        memory.remove(label)
+    with pytest.raises(BudgetError, match=r"the budget is [\d,]+ bytes less than a file without"):
+        memory.rebudget(50)
+    assert memory.budget_bytes == 1_000_000

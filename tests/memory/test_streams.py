@@ -111,6 +111,20 @@ def test_a_class_is_removed() -> None:
     assert len(memory) == 0
 
 
+def test_classes_are_removed_together() -> None:
+    """What stays does not depend on their order: the others grow once all are gone."""
+    held = []
+    for order in ([0, 1], [1, 0]):
+        memory = ReplayMemory(Budget(2, "class", float(SIZE)), "original")
+        memory.add({label: BMP[10 * label : 10 * label + 6] for label in range(3)})
+        memory._remove(order)
+        held.append(memory.sources(2))
+    assert held[0] == held[1]
+    with pytest.raises(UsageError, match="class 5 is not in the memory"):
+        memory._remove([2, 5])
+    assert memory.labels == [2]
+
+
 def test_a_class_that_others_need_is_not_removed() -> None:
     """An image larger than its class's share of a budget per class."""
     memory = ReplayMemory(Budget(1, "class", float(len(jpeg(0)) - 50)), "original")

@@ -2,7 +2,7 @@
 
 import io
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 import PIL
@@ -44,7 +44,7 @@ class Codec(ABC):
         """Header bytes shared by all streams of a quality; empty if there are none."""
         return b""
 
-    def check_quality(self, quality: int | None) -> None:
+    def check_quality(self, quality: SupportsIndex | None) -> None:
         """Refuse a quality this codec does not have.
 
         Raises:

@@ -49,7 +49,7 @@ class Contents(DataSet):
         self,
         budget: Budget | int | str,
         codec: Codec | str = "jpeg",
-        quality: int | None = None,
+        quality: SupportsIndex | None = None,
         *,
         accounting: Literal["packed", "file"] = "packed",
         fade: bool = False,
@@ -63,7 +63,6 @@ class Contents(DataSet):
         self.budget = parse_budget(budget, original_bytes)
         self.codec = CODECS.find(codec) if isinstance(codec, str) else codec
         self.quality = self.codec.default_quality if quality is None else quality
-        self.codec.check_quality(self.quality)
         if accounting not in ("packed", "file"):
             raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
         self.accounting: Literal["packed", "file"] = accounting
@@ -82,6 +81,16 @@ class Contents(DataSet):
         self._loaded: StoredMemory | None = None  # holds the same images, if they were loaded
         self._epoch = 0  # of the next training batches
         self._random = np.random.default_rng(seed)  # draws samples
+
+    @property
+    def quality(self) -> int | None:
+        """Quality of the images that are added from now on."""
+        return self._quality
+
+    @quality.setter
+    def quality(self, given: SupportsIndex | None) -> None:
+        self.codec.check_quality(given)
+        self._quality = None if given is None else operator.index(given)
 
     # A data set
 

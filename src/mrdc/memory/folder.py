@@ -32,9 +32,18 @@ from mrdc.memory.classes import (
     to_arrays,
 )
 from mrdc.memory.contents import Contents
-from mrdc.memory.manifest import MANIFEST, NAME, PartEntry, part_name, read_manifest, write_manifest
+from mrdc.memory.manifest import (
+    MANIFEST,
+    NAME,
+    PartEntry,
+    is_foreign,
+    part_name,
+    read_manifest,
+    write_manifest,
+)
 from mrdc.memory.names import IndexCost, Names
 from mrdc.memory.split import Cut, part_meta, split
+from mrdc.memory.validate import check_new
 from mrdc.memory.write import box_arrays, write_memory
 
 UNFINISHED = re.compile(rf"\.({NAME.pattern}|{re.escape(MANIFEST)})\.[0-9a-f]{{8}}\.tmp")
@@ -48,16 +57,20 @@ def write_file(memory: Contents, path: Path) -> str:
             f"{path}: is a folder, but without a part size a memory is one file; choose another "
             "path"
         )
-    return _write(path, memory._classes, metadata(memory, memory.budget), memory.boxes)
+    meta = metadata(memory, memory.budget)
+    check_new(meta)
+    return _write(path, memory._classes, meta, memory.boxes)
 
 
 def write_folder(memory: Contents, folder: Path) -> str:
     """Write a memory as a folder of parts; returns its SHA-256."""
     assert memory.part_size is not None
     if isinstance(folder, StorePath):
+        refuse_foreign(folder)
         with stores.staged(str(folder), partial(_put_parts, url=str(folder))) as local:
             return write_folder(memory, local)
     meta, tables = metadata(memory, memory.budget), tables_in_use(memory._classes)
+    check_new(meta)
     parts = list[PartEntry]()
     with writing(folder):
         try:
@@ -135,6 +148,12 @@ def _write(
     return write_memory(path, arrays, payload, total, meta, tables_in_use(classes))
 
 
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder whose `manifest.json` is not one of a memory."""
+    if is_foreign(folder / MANIFEST):
+        raise OutputError(f"{folder}: its {MANIFEST} is not one of a memory; choose another path")
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Hold a folder for writing; it is made, and removed again if it stays empty.
@@ -142,7 +161,7 @@ def writing(folder: Path) -> Iterator[None]:
     Object stores have no locks: the last of two writers wins there, with all of its parts.
 
     Raises:
-        OutputError: it is a file, or another process is writing it.
+        OutputError: it is a file, has another `manifest.json`, or another process is writing it.
     """
     holder = (threading.get_ident(), folder.absolute())
     if holder in _writing or isinstance(folder, StorePath):
@@ -152,6 +171,7 @@ def writing(folder: Path) -> Iterator[None]:
         raise OutputError(
             f"{folder}: is a file, but with a part size a memory is a folder; choose another path"
         )
+    refuse_foreign(folder)
     with output_errors(folder):
         made = not folder.exists()
         folder.mkdir(exist_ok=True)

@@ -67,6 +67,7 @@ def as_items(
 def as_item(image: Image, values: bytes, name: str, where: str) -> Item:
     """An image with the values beside it; `name` is used if it has none."""
     if isinstance(image, Encoded):
+        _check_name(image.source, where)
         return replace(image, values=values) if values else image
     return Arrival(as_photo(image, name, where), values)
 
@@ -75,6 +76,7 @@ def as_photo(image: Any, name: str, where: str) -> Photo:
     """Any allowed image as a Photo; a path is its own name."""
     torch = sys.modules.get("torch")
     if isinstance(image, Photo):
+        _check_name(image.id, where)
         return image
     if isinstance(image, bytes):
         return Photo(name, lambda: image)
@@ -95,6 +97,16 @@ def as_photo(image: Any, name: str, where: str) -> Photo:
     if not array.size or last.ndim not in (2, 3) or last.shape[2:] not in ((), (1,), (3,)):
         raise UsageError(f"{where}: got {kind} of shape {array.shape}; {ALLOWED}")
     return Photo(name, partial(_pixels, last))
+
+
+def _check_name(name: str, where: str) -> None:
+    """Refuse a name that a memory file cannot hold: one that no file could have either."""
+    try:
+        fits = b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise UsageError(f"{where}: {name!r} cannot be the name of an image")
 
 
 def _pixels(array: NDArray[Any]) -> Pixels:

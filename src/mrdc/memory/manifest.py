@@ -7,7 +7,6 @@ hash of every part's index, which has the hash of every image, so this hash iden
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,15 @@ from typing import Any
 from mrdc._utils.errors import MemoryFileError, OutputError
 from mrdc._utils.files import whole_file
 from mrdc.memory.access import open_bytes
-from mrdc.memory.validate import HEADER_BYTES, MANY, check_meta, read_json, read_tables, whole
+from mrdc.memory.validate import (
+    HEADER_BYTES,
+    MANY,
+    check_meta,
+    json_text,
+    read_json,
+    read_tables,
+    whole,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = "mrdc-folder-1"
@@ -88,7 +95,7 @@ def manifest_text(
         "memory": {**meta, "tables": encoded},
         "parts": [asdict(part) for part in parts],
     }
-    return json.dumps(about, separators=(",", ":")) + "\n"
+    return json_text(about, compact=True) + "\n"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -108,6 +115,14 @@ def read_manifest(folder: Path) -> Manifest:
         return _checked(read_json(raw), raw)
     except MemoryFileError as error:
         raise MemoryFileError(f"{path}: {error}") from None
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether there is a file that no version of mrdc has written, even if it is damaged."""
+    try:
+        return path.exists() and FORMAT[:-1].encode() not in open_bytes(path)[:100].tobytes()
+    except MemoryFileError:
+        return True  # empty, or a folder
 
 
 def _checked(about: dict[str, Any], raw: bytes) -> Manifest:

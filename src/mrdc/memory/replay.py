@@ -145,9 +145,14 @@ class ReplayMemory(Storing):
             UsageError: there is no such class.
             BudgetError: a budget per class would have no room for the others.
         """
-        self._class(label)
-        before, number = self._classes, as_label(label)
-        self._replace({one: images for one, images in before.items() if one != number})
+        self._remove([label])
+
+    def _remove(self, labels: Sequence[SupportsIndex]) -> None:
+        """Remove classes, all or none of them; the budget of the others is that after the last."""
+        for label in labels:
+            self._class(label)
+        before, gone = self._classes, set(map(as_label, labels))
+        self._replace({one: images for one, images in before.items() if one not in gone})
         try:
             self._refit()
         except BudgetError:
@@ -182,7 +187,7 @@ class ReplayMemory(Storing):
         Images take random ranks, which depend on the seed, the label and the name of an image
         only. Single images are replaced within the budget; once it is used up, images that
         would be dropped at once are not even encoded. An image that comes again is not stored
-        twice. Images are dropped whole, even from a memory that fades.
+        twice. Over all images, images are dropped whole, even from a memory that fades.
 
         Args:
             images: as for `add`, of any classes.

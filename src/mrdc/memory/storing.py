@@ -101,6 +101,15 @@ class Storing(Contents):
         held = Held.of(grown.taken, grown.starts, grown.sizes, self._spool)
         return ClassImages((held,), **counts)
 
+    def _count_duplicates(self, more: Mapping[int, int]) -> None:
+        """Count duplicates that were left out elsewhere, by label."""
+        self._replace(
+            {
+                label: replace(images, duplicates=images.duplicates + more[label])
+                for label, images in self._classes.items()
+            }
+        )
+
     def _fill(
         self,
         ranked: Mapping[int, Sequence[Item]],
@@ -130,6 +139,10 @@ class Storing(Contents):
 
         A memory that fades gives up scans first.
         """
+        if left < 0 and not classes:
+            raise BudgetError(
+                f"the budget is {-left:,} bytes less than a file without images takes: raise it"
+            )
         if self.fade:
             classes = self._faded(classes, left, entry)
         counts = share(left, [images.costs(entry) for images in classes.values()])

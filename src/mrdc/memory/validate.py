@@ -112,6 +112,32 @@ def check_meta(meta: Mapping[str, Any]) -> None:
     _refuse(_meta_problems(meta))
 
 
+def check_new(meta: Mapping[str, Any]) -> None:
+    """Check the metadata of a memory that is about to be written.
+
+    Raises:
+        UsageError: the file could not be opened again.
+    """
+    for problem in _meta_problems(json.loads(json_text(meta))):
+        raise UsageError(f"the memory cannot be saved: {problem}")
+
+
+def json_text(header: Mapping[str, Any], compact: bool = False) -> str:
+    """The header of a memory, or the metadata in it, as JSON that `read_json` takes.
+
+    Raises:
+        UsageError: there are other values in it.
+    """
+    separators = (",", ":") if compact else None
+    try:
+        text = json.dumps(header, sort_keys=not compact, allow_nan=False, separators=separators)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"notes and names must be JSON values: {error}") from None
+    if not shallow(header):
+        raise UsageError(f"notes must be JSON values, and the header at most {LEVELS} levels deep")
+    return text
+
+
 def layout_of(present: Collection[str]) -> tuple[str, ...]:
     """Names of the arrays in file order; the optional ones if they are present."""
     return tuple(name for name in KINDS if name in present or name not in OPTIONAL)

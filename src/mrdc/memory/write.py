@@ -18,10 +18,9 @@ from mrdc.memory.validate import (
     DTYPES,
     FORMAT,
     HEADER_BYTES,
-    LEVELS,
     box_problems,
+    json_text,
     layout_of,
-    shallow,
 )
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -85,12 +84,7 @@ def head_bytes(
 def _header(layout: dict[str, dict[str, Any]], meta: dict[str, Any], tables: list[bytes]) -> bytes:
     """The JSON header, its digest still zeros."""
     encoded = [base64.b64encode(table).decode() for table in tables]
-    try:
-        text = json.dumps({**meta, "tables": encoded}, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"notes and names must be JSON values: {error}") from None
-    if not shallow(meta.get("notes")):
-        raise UsageError(f"notes must be JSON values of at most {LEVELS} levels")
+    text = json_text({**meta, "tables": encoded})
     metadata = {"format": FORMAT, "sha256": ZEROS.decode(), "memory": text}
     raw = json.dumps({"__metadata__": metadata, **layout}, separators=(",", ":")).encode()
     return raw + b" " * (-len(raw) % 8)
