@@ -172,7 +172,7 @@ def test_ratios_beyond_all_floats_fail() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rule": "best"}, "rule must be 'contiguous' or 'paper', got 'best'"),
+        ({"rule": "best"}, "rule must be one of contiguous, paper, got 'best'"),
         ({"epsilon": 0.0}, "epsilon must be a number above 0, got 0"),
         ({"epsilon": math.inf}, "a number above 0, got inf"),
         ({"criterion": "best"}, "one of volume-ratio, ratio-per-image, discrepancy, got 'best'"),

@@ -1,6 +1,7 @@
 """`plan`: the choice, its report, keywords and refusals."""
 
 import io
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,27 @@ def test_sentence_gives_the_choice_and_why(photos: Path) -> None:
     none = planned(photos, criterion="ratio-per-image", epsilon=1e-9)
     assert none.chosen.codec == "original"
     assert none.sentence().endswith("nothing compressed passes (no r within 1e-09 of 1).")
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([("passes", 1.0, 105)], "nothing that passes holds many more (jpeg 90: 105)"),
+        ([("a better quality fails", 1.0, 300)], "(no r within 0.1 of 1, as that of every better"),
+        ([("no room: of 9 bytes", math.nan, 0)], "nothing compressed fits"),
+    ],
+)
+def test_sentence_says_why_originals_are_kept(
+    photos: Path, rows: list[tuple[str, float, int]], why: str
+) -> None:
+    made = planned(photos, epsilon=0.1)
+    plain = replace(made.candidates[0], quantity=100)
+    others = [
+        Candidate("jpeg", 90, n, ratio_per_image=r, verdict=said, feasible=said == "passes")
+        for said, r, n in rows
+    ]
+    changed = replace(made, images=1000, chosen=plain, candidates=[plain, *others])
+    assert why in changed._why_not()
 
 
 @pytest.mark.parametrize(
@@ -224,6 +246,10 @@ def test_budgets_too_small(photos: Path) -> None:
         ({"select": "best"}, "unknown selector 'best': choose from herding"),
         ({"budget": "much"}, "invalid budget 'much'"),
         ({"criterion": "volume"}, "criterion must be one of volume-ratio, ratio-per-image"),
+        ({"volume": "rigde"}, "volume must be one of gram, ridge, got 'rigde'"),
+        ({"pairing": "pared"}, "pairing must be one of paired, independent"),
+        ({"accounting": "files"}, "accounting must be one of packed, file"),
+        ({"device": "gpu"}, "device must be one of auto, cpu, cuda"),
         ({"criterion": "volume-ratio", "epsilon": -1.0}, "epsilon must be a number above 0"),
         ({"threads": 0}, "--threads must be 1 or more"),
         ({"seed": -1}, "--seed must be 0 or more"),

@@ -1,10 +1,12 @@
-"""Check JSON values against type hints."""
+"""Check JSON values and settings against type hints."""
 
 import math
 import types
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from mrdc._utils.errors import UsageError
 
 # Type hints of a class by name; kept, because they take long to resolve.
 hints_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
@@ -38,3 +40,15 @@ def fits(value: object, hint: Any) -> bool:
         number = isinstance(value, int if hint is int else int | float)
         return number and not isinstance(value, bool) and abs(value) < math.inf  # type: ignore[arg-type]
     return isinstance(value, hint or type(None))
+
+
+def check_words(settings: object) -> None:
+    """Refuse a word that a setting does not know; the command line asks for those it knows.
+
+    Raises:
+        UsageError: it is none of the words that the type hint lists.
+    """
+    for name, hint in hints_of(type(settings)).items():
+        known, given = get_args(hint), getattr(settings, name)
+        if get_origin(hint) is Literal and given not in known:
+            raise UsageError(f"{name} must be one of {', '.join(known)}, got {given!r}")

@@ -10,6 +10,7 @@ from typing import Any
 from mrdc._utils.errors import ImageError, UsageError
 from mrdc._utils.forked import Forked, crew
 from mrdc._utils.ranks import cores
+from mrdc._utils.typed import check_words
 from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.detection.settings import DetectSettings
@@ -30,6 +31,8 @@ NAMED = 5  # unreadable images that an error lists
 
 def check(settings: AnySettings) -> None:
     """Refuse invalid settings before any image is read."""
+    for part in (settings, settings.train, settings.memory):
+        check_words(part)
     check_numbers(
         ("--phases", settings.phases, 1),
         ("--train.batch-size", settings.train.batch_size, 1),

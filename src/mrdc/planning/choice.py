@@ -7,6 +7,7 @@ from itertools import compress
 from typing import Any, Literal
 
 from mrdc._utils.errors import UsageError
+from mrdc._utils.typed import check_words
 from mrdc.codec.scaled import split_scale
 from mrdc.planning.settings import LIMITS, QUALITIES, SYMBOLS, Criterion, SearchSettings
 from mrdc.planning.volume import from_log
@@ -14,6 +15,7 @@ from mrdc.planning.volume import from_log
 Rule = Literal["contiguous", "paper"]
 NEARLY = 0.02  # quantities that differ by less than this share count as equal
 NEARLY_LOW = 0.25  # the same for JPEG below the paper's qualities, which distorts much more
+BETTER_FAILS = "a better quality fails"  # a verdict
 JPEGS = ("jpeg", "jpeg-optimised", "jpeg-progressive")
 
 
@@ -79,12 +81,8 @@ def _finite(value: float) -> float | None:
 
 
 def check_criterion(settings: SearchSettings) -> None:
-    """Refuse a criterion, rule or bound that does not exist."""
-    if settings.criterion not in SYMBOLS:
-        known = ", ".join(SYMBOLS)
-        raise UsageError(f"criterion must be one of {known}, got {settings.criterion!r}")
-    if settings.rule not in ("contiguous", "paper"):
-        raise UsageError(f"rule must be 'contiguous' or 'paper', got {settings.rule!r}")
+    """Refuse words that are not known, and a bound that says nothing."""
+    check_words(settings)
     if settings.epsilon is None:
         return
     if settings.criterion not in LIMITS:
@@ -116,7 +114,7 @@ def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Can
         elif far:
             feasible, verdict = False, "too far from 1"
         elif settings.rule == "contiguous" and any(_better(one, candidate) for one in failed):
-            feasible, verdict = False, "a better quality fails"
+            feasible, verdict = False, BETTER_FAILS
         else:
             feasible, verdict = True, "fits" if limits is None else "passes"
         judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
@@ -126,8 +124,8 @@ def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Can
 def _better(one: Candidate, other: Candidate) -> bool:
     """Whether a candidate has the other's codec, and neither a lower quality nor scale."""
     (codec, scale), (other_codec, other_scale) = split_scale(one.codec), split_scale(other.codec)
-    no_worse = (one.quality or 101) >= (other.quality or 101) and scale >= other_scale
-    return codec == other_codec and no_worse
+    quality, other_quality = (math.inf if c.quality is None else c.quality for c in (one, other))
+    return codec == other_codec and quality >= other_quality and scale >= other_scale
 
 
 def best_first(candidates: Sequence[Candidate]) -> list[int]:

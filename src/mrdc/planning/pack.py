@@ -196,6 +196,6 @@ def _lasting(plan: Plan) -> dict[str, Any]:
     for row in report["candidates"]:
         kept = {name: row[name] for name in ("codec", "quality", "quantity", "bytes")}
         kept |= {name: row[name] and round(row[name], 6) for name in numbers}
-        table.append(kept | {"excluded_classes": row["excluded_classes"]})
+        table.append(kept | {"excluded_classes": len(row["excluded_classes"])})
     about = {name: report[name] for name in ("criterion", "rule", "epsilon", "limits", "chosen")}
     return about | {"candidates": table}

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -17,7 +18,7 @@ from mrdc._utils.store_path import as_path
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.scaled import split_scale
 from mrdc.memory.budget import Budget
-from mrdc.planning.choice import JPEGS, Candidate, Rule, choose_quality, judge
+from mrdc.planning.choice import BETTER_FAILS, JPEGS, Candidate, Rule, choose_quality, judge
 from mrdc.planning.scan import Scan, Whole, check_settings, check_torch, engine, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
@@ -132,10 +133,17 @@ class Plan:
         """Why originals are kept, though not all of them fit."""
         if self.settings.criterion == "discrepancy":
             return f"they stand in better for all {self.images:,} images than compressed ones"
-        if any(c.feasible and c.codec != "original" for c in self.candidates):
-            return "nothing that passes holds more"
-        symbol = SYMBOLS[self.settings.criterion]
-        return f"nothing compressed passes (no {symbol} {allowed(self.settings)})"
+        compressed = [c for c in self.candidates if c.codec != "original" and c.quantity]
+        passing = [c for c in compressed if c.feasible]
+        if passing:
+            most = max(passing, key=attrgetter("quantity"))
+            return f"nothing that passes holds many more ({most}: {most.quantity:,})"
+        if not compressed:
+            return "nothing compressed fits"
+        symbol, better = SYMBOLS[self.settings.criterion], ""
+        if any(c.verdict == BETTER_FAILS for c in compressed):
+            better = ", as that of every better quality must be"
+        return f"nothing compressed passes (no {symbol} {allowed(self.settings)}{better})"
 
     def to_json(self) -> dict[str, Any]:
         limits = self.settings.limits
@@ -264,9 +272,11 @@ def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
         criterion = settings.criterion
         symbol, tried = SYMBOLS[criterion], [c for c in found.candidates if c.quantity]
         fits = ", ".join(f"{c} ({symbol} {c.value(criterion):.3g})" for c in tried)
+        known = any(math.isfinite(c.value(criterion)) for c in tried)
         raise BudgetError(
             f"the budget has no room for originals, and no candidate that fits passes: {fits}; "
-            "raise --budget, add a --quality, or loosen --epsilon"
+            "raise --budget, add a --quality, or "
+            + ("loosen --epsilon" if known else "use --criterion discrepancy")
         )
     scenes = seen.images.scenes
     return Plan(

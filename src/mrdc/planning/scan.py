@@ -76,8 +76,6 @@ def check_settings(settings: PlanSettings) -> None:
         raise UsageError(f"--seed must be 0 or more, got {settings.seed}")
     if settings.threads is not None and settings.threads < 1:
         raise UsageError(f"--threads must be 1 or more, got {settings.threads}")
-    if settings.engine not in ("threads", "ray"):
-        raise UsageError(f"--engine must be threads or ray, got {settings.engine!r}")
     if settings.address is not None and settings.engine != "ray":
         raise UsageError("--address is that of a Ray cluster: pass --engine ray, too")
     if settings.sample is not None and settings.sample < 2:
