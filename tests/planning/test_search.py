@@ -143,6 +143,20 @@ def test_exact_quantities_hold_together(photos: Path) -> None:
         assert e["l2"] == pytest.approx(abs(math.exp(log_rz) - 1))
 
 
+def test_classes_measured_in_part_are_not_in_the_exact_quantities(tmp_path: Path) -> None:
+    """Nor are they in L_2, which is that of a class measured whole; whatever the pairing."""
+    photos = make_photos(tmp_path / "photos", classes=2, images=6)
+    for number in range(60):  # more images than dimensions
+        (photos / "class1" / f"more{number}.jpg").write_bytes(jpeg(900 + number))
+    for pairing in ("paired", "independent"):
+        found = planned(photos, budget="1MB", qualities=(20,), exact=True, pairing=pairing)
+        candidate = found.candidates[1]
+        assert set(candidate.sampled) == {"class1"} and candidate.exact is not None
+        e = candidate.exact
+        log_ratio = e["log_p_compressed"] - e["log_p_original"]
+        assert e["l2"] == pytest.approx(abs(math.exp(log_ratio) - 1))
+
+
 @PAIRING
 @pytest.mark.parametrize("select", ["herding", "nearest_mean"])
 def test_duplicates_do_not_empty_the_volume(photos: Path, select: str, pairing: str) -> None:

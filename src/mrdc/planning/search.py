@@ -316,7 +316,7 @@ def _exact(
     rows: Mapping[int, Tensor],
     ratio: PhaseRatio,
 ) -> dict[str, float]:
-    """The exact k-DPP quantities, averaged over the classes in R_q, and L_2."""
+    """The exact k-DPP quantities, averaged over the classes that R_q measures whole, and L_2."""
     places = pool.places(everything)
     values = []
     for label, compressed in rows.items():
@@ -329,5 +329,5 @@ def _exact(
             kernels = (original, compressed)
             values.append((log_z, *(log_subset_probability(one, subset) for one in kernels)))
     log_z, before, after = np.mean(values, axis=0).tolist() if values else (math.nan,) * 3
-    l2 = abs(from_log(2 * ratio.log + log_z) - 1)
+    l2 = abs(from_log(after - before) - 1)
     return {"log_z": log_z, "log_p_original": before, "log_p_compressed": after, "l2": l2}
