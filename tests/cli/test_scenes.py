@@ -263,6 +263,8 @@ def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None
     row = {"codec": "jpeg", "quality": 50, "quantity": [3], "by_phase": [9.0], "mean": 9.0}
     folders["none"] = {"volume_ratios": [row | {"verdict": "lost"}], "accuracy": [50.0]}
     small = row | {"codec": "jpeg@0.5"}
+    webp = {"volume_ratios": [row | {"codec": "webp"}], "accuracy": [50.0]}
+    folders["webp"] = {"mean_choice": 50, **webp}
     folders["scales"] = {"mean_choice": 50, "volume_ratios": [row, small], "accuracy": [50.0]}
     for name, more in folders.items():
         (tmp_path / name).mkdir()
@@ -273,6 +275,7 @@ def test_the_quality_that_an_earlier_run_picks(tmp_path: Path, cli: Cli) -> None
     refusals |= {
         tmp_path / "bare": "because it measured none",
         tmp_path / "none": "no candidate passes",
+        tmp_path / "webp": "that run measured webp, but this one uses jpeg: set --memory.codec",
         tmp_path / "scales": "compares several codecs or scales; give a number",
     }
     for folder, why in refusals.items():

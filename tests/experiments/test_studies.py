@@ -161,6 +161,10 @@ def test_superclasses_of_imagenet_are_sorted(tmp_path: Path) -> None:
         ("storage --set-all seed=3", "--set-all seed=3: use --seeds"),
         ("storage --set-all memory.budget=1/class", "the study varies memory.budget"),
         ("storage --set-all method=bic", "the study varies method"),
+        (
+            "compute --set-all memory.quality=50",
+            "textures-lucir-mrdc seed=0 are the same run",
+        ),
         ("storage --seeds 1 1", "--seeds needs one or more numbers, each once"),
         ("storage --seeds -1", "--seed must be 0 or more, got -1"),
         ("storage --phases 0", "--phases must be 1 or more, got 0"),

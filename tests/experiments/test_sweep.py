@@ -111,6 +111,7 @@ def test_no_two_cells_share_a_folder() -> None:
         (["out=a,b"], "--grid out: not an axis; give --out to the sweep"),
         (["network=resnet18,vgg"], "unknown network 'vgg'"),
         (["memory.volume=gram,foo"], "volume must be one of gram, ridge, got 'foo'"),
+        (["seed=0,1.0,1"], "seed=1.0 and seed=1 are the same run"),
         (["memory.quality=50,abc"], "--memory.quality abc: give auto"),
         (["seed=1", "--jobs", "-1"], "--jobs must be 1 or more, got -1"),
         (["seed=1", "--jobs", "0"], "--jobs must be 1 or more, got 0"),

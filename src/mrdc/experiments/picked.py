@@ -6,6 +6,7 @@ from pathlib import Path
 from mrdc._utils.errors import UsageError
 from mrdc.experiments.folder import finished
 from mrdc.experiments.settings import AnySettings
+from mrdc.planning.search import search_space
 from mrdc.training.exemplars import ORIGINAL
 
 
@@ -21,9 +22,16 @@ def with_picked_quality(settings: AnySettings) -> AnySettings:
     result = finished(Path(folder)) if folder else None
     if result is None:
         raise UsageError(f"--memory.quality {quality}: needs the folder of a finished run")
-    if len({row["codec"] for row in result.volume_ratios} - {ORIGINAL}) > 1:
+    measured = {row["codec"] for row in result.volume_ratios} - {ORIGINAL}
+    if len(measured) > 1:
         raise UsageError(
             f"--memory.quality {quality}: that run compares several codecs or scales; give a number"
+        )
+    used = {codec.name for codec, _ in search_space(settings.memory)}
+    if measured and measured != used:
+        raise UsageError(
+            f"--memory.quality {quality}: that run measured {', '.join(measured)}, but this one "
+            f"uses {', '.join(used)}: set --memory.codec and --memory.scale, or give a number"
         )
     if result.mean_choice is None:
         why = "no candidate passes" if result.volume_ratios else "it measured none"

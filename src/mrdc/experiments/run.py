@@ -83,7 +83,7 @@ def run(
     decisive = {**decisive_settings(experiment.settings), "stream": stream}
     if kept is not None and done is not None:
         refuse_changes(path, kept.settings, decisive)
-        return done
+        return replace(done, folder=str(path))  # it may have been moved
     here = machine()
     about = {"name": name, **Kept.about(checked), **here}
     every, cache = settings.checkpoint_seconds, settings.cache

@@ -75,6 +75,7 @@ def cells(
         label = ",".join(f"{axis.rpartition('.')[2]}={value}" for axis, value in place.items())
         folder = out / re.sub(r"[^\w.,=+-]", "_", label)
         made.append(Cell(place, named(recipe).recipe, settings, folder))
+    refuse_equal(made)
     folders = [cell.folder for cell in made]
     return [
         replace(cell, folder=folder.with_name(f"{folder.name}-{number}"))
@@ -82,6 +83,16 @@ def cells(
         else cell
         for number, (cell, folder) in enumerate(zip(made, folders, strict=True))
     ]
+
+
+def refuse_equal(made: Sequence[Cell]) -> None:
+    """Refuse a grid in which two places are the same run: their scores are one finding, not two."""
+    seen: dict[str, str] = {}
+    for cell in made:
+        label = " ".join(f"{axis}={value}" for axis, value in cell.place.items())
+        settings = json.dumps(asdict(replace(cell.settings, out=None)), default=str)
+        if seen.setdefault(settings, label) != label:
+            raise UsageError(f"{seen[settings]} and {label} are the same run")
 
 
 def sweep(made: Sequence[Cell], jobs: int | None, report: Report = no_report) -> list[Outcome]:
