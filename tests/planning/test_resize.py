@@ -1,6 +1,8 @@
 """Large images are shrunk before anything else."""
 
+import base64
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import mrdc
 from mrdc._utils.errors import UsageError
 from mrdc.codec import CODECS
 from mrdc.planning.resize import shrink
+from mrdc.report.figures import Strip
+from mrdc.report.plans import images
 from tests.conftest import jpeg, pixels, project
 from tests.data.test_coco import described, make_images, write
 
@@ -40,6 +44,18 @@ def make_large(root: Path) -> Path:
             file = jpeg(10 * label + number, 95, 96, 64)
             (root / str(label) / f"{number}.jpg").write_bytes(file)
     return root
+
+
+def test_pages_show_what_is_stored(tmp_path: Path) -> None:
+    photos = make_large(tmp_path / "photos")
+    made = mrdc.plan(photos, "1MB", embed=project, cache=False, max_side=48)
+    strips = images(replace(made, settings=replace(made.settings, embed="lite0"))).parts
+    assert strips and all(isinstance(strip, Strip) for strip in strips)
+    for strip in strips:
+        assert isinstance(strip, Strip)
+        for address, _ in strip.images:
+            data = base64.b64decode(address.partition(",")[2])
+            assert max(size(data)) == 48
 
 
 def test_plans_and_packs_count_what_is_stored(tmp_path: Path) -> None:

@@ -310,6 +310,15 @@ def test_every_criterion_has_a_panel(tmp_path: Path) -> None:
     assert "0.95 &lt; r &lt; 1.03" in figure.svg
 
 
+def test_the_bound_of_a_run_is_drawn(tmp_path: Path) -> None:
+    """On both sides of 1."""
+    one = phase(0, 60.0)
+    events = [replace(one, candidates=[row | {"ratio_per_image": 1.1} for row in one.candidates])]
+    chosen = {"criterion": "ratio-per-image", "epsilon": 0.2}
+    (figure,) = figures("volume-ratio", [made(tmp_path / "run", events=events, memory=chosen)])
+    assert "0.8 &lt; r &lt; 1.2" in figure.svg
+
+
 def test_a_first_phase_taken_over_is_shown(tmp_path: Path) -> None:
     """As its own kind; its images do not count towards the speed. Small kinds are summed."""
     took = phase(0, 1, trained_images=9000, parts=PARTS | {"train": 0.1, "taken_over": 4.0})
@@ -362,6 +371,16 @@ def test_a_pipe_and_figures_of_others_are_refused(tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=message):
             write_page(tmp_path / f"{name}.html", "T", [Section("a", "A", ["text"])], "Lead.")
     assert (tmp_path / "page-figures" / "a-1.svg").read_text() == "mine"
+
+
+def test_figures_of_an_older_page_are_removed(tmp_path: Path) -> None:
+    """Those that the new page lacks, and nothing that is not a figure of ours."""
+    figure = Figure("F", "F", [["name"]], svg="<svg/>")
+    page, folder = tmp_path / "page.html", tmp_path / "page-figures"
+    write_page(page, "T", [Section("a", "A", [figure, replace(figure)])], "Lead.")
+    (folder / "notes.txt").write_text("mine")
+    write_page(page, "T", [Section("a", "A", [figure])], "Lead.")
+    assert {path.name for path in folder.iterdir()} == {"a-1.svg", "a-1.csv", "notes.txt"}
 
 
 def test_cells_of_tables_are_no_formulas(tmp_path: Path) -> None:

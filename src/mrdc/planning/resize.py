@@ -86,6 +86,12 @@ def _attempt(photo: Photo, side: int) -> bytes | None:
         return None
 
 
+def shrunk(photo: Photo, side: int) -> Photo:
+    """One photo as `shrink_all` leaves it, in RAM."""
+    data = shrink(photo.load(), side, photo.id)
+    return photo if data is None else Photo(photo.id, partial(bytes, data))
+
+
 def shrink(data: bytes | Pixels, side: int, name: str) -> bytes | None:
     """An image as a file whose longer side is `side`; None if it is not larger than that."""
     pixels = to_pixels(data, name)

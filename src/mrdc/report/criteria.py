@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mrdc.data.images import some_of
-from mrdc.planning.settings import LIMITS, MATCHED, SYMBOLS
+from mrdc.planning.settings import LIMITS, MATCHED, SYMBOLS, Limits
 from mrdc.report.figures import (
     COLOURS,
     MARKS,
@@ -68,18 +68,27 @@ def _figure(group: Group) -> Figure:
         places = [*(phase.phase for phase in run.phases), "mean"]
         table = zip(places, *columns, strict=True)
         figure.data += [[row["codec"], row["quality"], *cells] for cells in table]
-    matched = run.settings.get("train", {}).get("match") == 1
+    limits = _limits(run)
     size = (4.7, 3.7) if len(shown) == 1 else (9.6, 3.7)
     with drawn(figure, max(1, len(shown)), size) as made:
         panels = np.atleast_1d(made)
         for axes, name in zip(panels, shown, strict=False):
-            criterion_axis(axes, name, (MATCHED if matched else LIMITS).get(name))
+            criterion_axis(axes, name, limits.get(name))
             for number, (n, row) in enumerate(rows.items()):
                 _draw(axes, number, by_phase[name, n], f"{row['codec']} {row['quality']}")
             if name == "volume-ratio" and _cut(axes):
                 figure.title += f"; R_q above {HIGHEST} is not shown"
         legend(panels[len(shown) // 2], len(rows) + 1, below=True)
     return figure
+
+
+def _limits(run: RunRecord) -> dict[str, Limits]:
+    """Where a run wants each ratio."""
+    usual = MATCHED if run.settings.get("train", {}).get("match") == 1 else LIMITS
+    epsilon = run.memory.get("epsilon")
+    if epsilon is None:
+        return usual
+    return usual | {run.memory["criterion"]: (1 - epsilon, 1 + epsilon)}
 
 
 def average(values: Values) -> float | None:

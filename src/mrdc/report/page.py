@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -38,6 +39,7 @@ SECTIONS: dict[str, Callable[[Sequence[RunRecord]], Section]] = {
     "confusion": curves.confusion,
     "time": curves.times,
 }
+FIGURE = re.compile(r"[a-z-]+-\d+\.(svg|csv)")  # a file of an older page, perhaps
 CONTENTS = ("memory", "t-sne")
 NAMES = (*SECTIONS, *CONTENTS)
 
@@ -94,6 +96,7 @@ def write_page(
         for number, figure in enumerate(of_section, 1):
             figure.file = f"{folder.name}/{section.name}-{number}"
         figures += of_section
+    names = {figure.file for figure in figures}
     text = files("mrdc.report").joinpath("page.html").read_text()
     page = Environment(autoescape=True).from_string(text)
     made = f"Made by mrdc {__version__}."
@@ -101,6 +104,9 @@ def write_page(
     with whole_file(output) as file:
         file.write(shown.encode(errors="replace"))
     with output_errors(folder):
+        for old in folder.glob("*"):
+            if FIGURE.fullmatch(old.name) and f"{folder.name}/{old.stem}" not in names:
+                old.unlink()
         for figure in figures:
             folder.mkdir(exist_ok=True)
             table = io.StringIO()

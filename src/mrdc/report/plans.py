@@ -10,6 +10,7 @@ from mrdc.codec import CODECS
 from mrdc.data import open_images
 from mrdc.nn.embed import load_embedder
 from mrdc.planning.plan import Plan
+from mrdc.planning.resize import shrunk
 from mrdc.planning.settings import SYMBOLS
 from mrdc.report.contents import SHOWN, at_qualities
 from mrdc.report.figures import (
@@ -93,5 +94,7 @@ def images(plan: Plan) -> Section:
     photos = open_images(settings.photos, settings.skip_bad, settings.columns).all_photos
     for photo in photos[:: max(1, len(photos) // SHOWN)][:SHOWN]:
         with suppress(ImageError):  # one that the plan has skipped
+            if settings.max_side is not None:
+                photo = shrunk(photo, settings.max_side)
             section.parts.append(Strip(photo.id, at_qualities(photo, pairs, embedder)))
     return section
