@@ -86,7 +86,8 @@ def test_batches_hold_every_image_once() -> None:
 
 def in_ram(path: Path) -> ReplayMemory:
     """Sent by multiprocessing as shared memory, not in the pickle."""
-    memory = filled(images=60)
+    memory = ReplayMemory("1MB", "original")
+    memory.add({label: [jpeg(100 * label + n) for n in range(30)] for label in range(3)})
     assert memory.nbytes > 20_000
     assert len(ForkingPickler.dumps(memory)) < memory.nbytes / 2
     return memory

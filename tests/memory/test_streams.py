@@ -1,6 +1,8 @@
 """Classes that come again, reservoirs and samples."""
 
+import copy
 import io
+import pickle
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -8,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from mrdc._utils.errors import BudgetError, ImageError, UsageError
@@ -15,9 +19,11 @@ from mrdc.codec import CODECS
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
 from mrdc.memory.encode import Arrival
+from mrdc.memory.names import Names
 from mrdc.memory.replay import ReplayMemory
-from mrdc.memory.streams import interleave
+from mrdc.memory.streams import interleave, priorities
 from tests.conftest import jpeg, pixels
+from tests.memory.memories import streams
 
 
 def bitmap(value: int) -> bytes:
@@ -171,6 +177,74 @@ def test_batches_do_not_matter_to_a_reservoir(over: Any) -> None:
     other = plain(8)
     offer(other, names, 0, over=over, seed=1)
     assert other.sources(0) != one.sources(0)
+
+
+@pytest.mark.parametrize("over", ["class", "all"])
+def test_a_reservoir_holds_exact_duplicates_once(over: Any) -> None:
+    """Under the name with the better rank, whichever comes first, with the values beside it."""
+    first = min(("x1", "y1"), key=lambda name: priorities(0, 0, Names.of([name]))[0])
+    for names in (["x1", "y1"], ["y1", "x1"]):
+        memory = plain(10)
+        for name in names:
+            memory.reservoir(photos(name), [0], over=over, values={"name": [ord(name[0])]})
+        assert memory.sources(0) == [first] and memory.duplicates() == {0: 1}
+        assert memory.values(0) == {"name": ord(first[0])} and memory.seen(0) == 2
+
+
+def test_outsized_images_of_a_stream_come_last() -> None:
+    """Whatever their priority, so that they do not crowd out the others."""
+    memory, large = plain(30), CODECS["png"].encode(pixels(0, 40, 40))
+    assert len(large) > 10 * SIZE
+    names = [f"x{n}" for n in range(20)]
+    memory.reservoir([*photos(*names), Photo("large", lambda: large)], [0] * 21)
+    assert sorted(memory.sources(0)) == sorted(names)
+    memory = plain(100)
+    memory.reservoir([Photo("large", lambda: large)], [0])
+    offer(memory, names, 0)
+    assert memory.sources(0)[-1] == "large" and len(memory) == 21
+
+
+def test_a_stream_that_fails_changes_nothing() -> None:
+    """Not even by the images before the one that cannot be read, however many they are."""
+    memory = plain(300)
+    offer(memory, ["x0"], 0)
+    with pytest.raises(ImageError, match="text"):
+        memory.reservoir([*BMP[1:], *BMP[:60], Photo("text", lambda: b"text")], [1] * 316)
+    assert memory.sources(0) == ["x0"] and memory.labels == [0] and memory.seen(0) == 1
+
+
+def test_copies_of_a_memory_grow_apart() -> None:
+    """They share the room behind their images, and neither writes over what the other wrote."""
+    first = plain(200)
+    offer(first, [f"x{n}" for n in range(50)], 0)
+    other = copy.copy(first)
+    offer(first, ["x50", "x51"], 0)
+    offer(other, ["x60", "x61"], 0)
+    again = pickle.loads(pickle.dumps(first))
+    offer(again, ["x70"], 0)
+    for memory, more in ((first, {50, 51}), (other, {60, 61}), (again, {50, 51, 70})):
+        assert set(map(bytes, streams(memory))) == {BMP[n] for n in {*range(50), *more}}
+
+
+@given(st.lists(st.text(alphabet="ab\udc80é/", max_size=4), unique=True), st.data())
+def test_names_are_taken_like_those_of_a_list(texts: list[str], data: st.DataObject) -> None:
+    """In any order, with repeats; their priorities depend on nothing else."""
+    names = Names.of(texts)
+    rows = data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=8) if texts else st.just([]))
+    taken = names.take(rows)
+    assert list(taken) == [texts[row] for row in rows]
+    assert list(taken + names) == [*taken, *texts]
+    keys = priorities(3, 1, names)
+    assert len(set(keys.tolist())) == len(texts)
+    assert priorities(3, 1, taken).tolist() == [keys[row] for row in rows]
+
+
+def test_priorities_are_spread_evenly() -> None:
+    """Over names that differ in little; chi-square over 64 equal ranges."""
+    for seed, label in ((0, 0), (0, 1), (1, 0)):
+        keys = priorities(seed, label, Names.of(f"class{label}/{n:05d}.jpg" for n in range(6400)))
+        counts = np.bincount((keys >> np.uint64(58)).astype(int), minlength=64)
+        assert ((counts - 100) ** 2 / 100).sum() < 103.4  # 63 degrees of freedom, p = 0.001
 
 
 def test_reservoirs_share_by_class_or_not() -> None:

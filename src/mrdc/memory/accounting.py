@@ -40,7 +40,7 @@ def coming(
     return Coming(
         {
             label: {
-                "items": len(of_class),
+                "items": seen[label],
                 "duplicates": len(of_class) + found.get(label, 0),
                 "seen": seen[label],
             }

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mrdc.codec.image import Pixels
 from mrdc.memory.encode import Encoded, Encoding, Stored
-from mrdc.memory.names import DIGEST, IndexCost
+from mrdc.memory.names import DIGEST, IndexCost, Names
 from mrdc.memory.segments import Held, Saved, Segment
 from mrdc.memory.stored import StoredMemory
 
@@ -56,6 +56,11 @@ class ClassImages:
     @property
     def sources(self) -> list[str]:
         return [name for segment in self.segments for name in segment.names]
+
+    @property
+    def names(self) -> Names:
+        """The sources as one array."""
+        return sum((segment.names for segment in self.segments), start=Names.of(()))
 
     @property
     def kept(self) -> NDArray[np.bool_]:
@@ -116,6 +121,15 @@ class ClassImages:
         return segment.load(row)
 
     # Some of the images
+
+    def as_one(self) -> Held:
+        """All images in one place, in RAM unless they are in one place already."""
+        first = self.segments[0]
+        if len(self.segments) == 1 and isinstance(first, Held):
+            return first
+        held = self.take(range(len(self))).segments[0]
+        assert isinstance(held, Held)
+        return held
 
     def part(self, begin: int, end: int) -> "ClassImages":
         """The images of some consecutive ranks, where they are."""

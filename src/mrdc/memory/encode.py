@@ -53,7 +53,8 @@ class Encoded:
     @property
     def identity(self) -> bytes:
         """Equal for exact duplicates, even if scans of one were cut."""
-        return (seal(self.stream) if has_scans(self.encoding.codec) else b"") or self.digest
+        sealed = seal(self.stream) if has_scans(self.encoding.codec) else b""
+        return image_digest(sealed) if sealed else self.digest
 
     def cost(self, entry: IndexCost | None) -> int:
         """Bytes charged: body, values, and the index entry if a budget bounds the file."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from mrdc._utils.errors import BudgetError, ImageError
@@ -107,7 +108,7 @@ class Growing:
                 self.starts.append(self.nbytes)
             else:
                 self.starts.append(self.spool(image.body + image.values))
-                image = replace(image, body=b"", digest=b"")
+                image = replace(image, body=b"", digest=image.identity)
             self.taken.append(image)
             self.nbytes += self.sizes[-1]
 
@@ -138,13 +139,6 @@ def fill(
         skip: called with the error of each unreadable image, which is then left out;
             without it the first error is raised.
     """
-
-    def attempt(item: Item) -> Encoded | ImageError:
-        try:
-            return encode(item)
-        except ImageError as error:
-            return error
-
     classes = {n: Growing(iter(ranked), len(ranked), spool, cost) for n, ranked in images.items()}
     share = -1
     while True:
@@ -164,9 +158,10 @@ def fill(
         wave = [(new, image) for new in classes.values() for image in new.request(share, mean)]
         if not wave and share == before:
             break
-        made = ordered(pool, attempt, [item for _, item in wave if not isinstance(item, Encoded)])
+        jobs = [item for _, item in wave if not isinstance(item, Encoded)]
+        made = ordered(pool, partial(attempt, encode), jobs)
         for grown, item in wave:
-            image = attempt(item) if isinstance(item, Encoded) else next(made)[1]
+            image = attempt(encode, item) if isinstance(item, Encoded) else next(made)[1]
             grown.left -= 1
             progress(0 if grown.late is None else 1)
             if isinstance(image, Encoded):
@@ -183,6 +178,14 @@ def fill(
             rest -= grown.next_cost
             grown.settle(grown.spent + grown.next_cost)
     return classes
+
+
+def attempt(encode: Callable[[Item], Encoded], item: Item) -> Encoded | ImageError:
+    """An encoded image, or the error that it cannot be read."""
+    try:
+        return encode(item)
+    except ImageError as error:
+        return error
 
 
 def check_filled(

@@ -55,7 +55,13 @@ class Names:
 
     def take(self, rows: Sequence[int]) -> "Names":
         """The names in these rows, in this order."""
-        return Names.of(self[row] for row in rows)
+        lengths = self.lengths[np.asarray(rows, np.intp)]
+        ends = np.cumsum(lengths)
+        shifts = self.ends[np.asarray(rows, np.intp)] + 1 - ends
+        return Names(self.data[np.arange(lengths.sum()) + np.repeat(shifts, lengths)])
+
+    def __add__(self, more: "Names") -> "Names":
+        return Names(np.concatenate([self.data, more.data]))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from PIL import Image as Pillow
 
 from mrdc._utils.errors import BudgetError, UsageError
 from mrdc._utils.store_path import as_path
+from mrdc._utils.threads import workers
 from mrdc.data.photo import Photo, channels_first
 from mrdc.memory.accounting import entry_cost, room
 from mrdc.memory.budget import Budget, parse_budget
@@ -25,8 +26,10 @@ from mrdc.memory.inputs import Columns, Image, as_item, as_items, as_label, as_p
 from mrdc.memory.segments import Saved
 from mrdc.memory.stored import open_memory
 from mrdc.memory.storing import Advance, Storing
-from mrdc.memory.streams import by_priority, interleave, wanted
+from mrdc.memory.streams import interleave
 from mrdc.memory.values import rows_of
+
+AT_ONCE = 256  # images of a stream that are encoded before others are dropped for them
 
 
 class ReplayMemory(Storing):
@@ -201,19 +204,18 @@ class ReplayMemory(Storing):
             raise UsageError(f"over must be 'class' or 'all', got {over!r}")
         arriving = self._arriving(images, labels, values)
         seen = {n: len(items) + self._seen(n) for n, items in arriving.items()}
-        entry = entry_cost(self, self.budget)
-        costs = {label: c.costs(entry) for label, c in self._classes.items()}
-        left = room(self, self.budget)
-        offered = wanted(self._classes, arriving, costs, seed, left, over == "all")
-        ranked = {
-            label: by_priority(seed, label, [*self._encoded(label), *items])
-            for label, items in offered.items()
-            if items
-        }
-        if over == "class":
-            self._store(ranked, seen, threads, skip, lenient=True)
-        elif ranked:
-            self._store_overall(ranked, seen, seed, threads, skip)
+        every = [(label, item) for label, items in arriving.items() for item in items]
+        before = self._classes
+        with workers(threads) as pool:
+            try:
+                for start in range(0, len(every), AT_ONCE):
+                    some: dict[int, list[Item]] = {}
+                    for label, item in every[start : start + AT_ONCE]:
+                        some.setdefault(label, []).append(item)
+                    self._offer(some, seen, seed, over == "all", pool, skip)
+            except BaseException:
+                self._replace(before)
+                raise
         held = self._classes.keys() & seen.keys()
         counted = {label: replace(self._classes[label], seen=seen[label]) for label in held}
         self._replace(self._classes | counted)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrdc.memory.encode import Encoded, Encoding
-from mrdc.memory.names import Names
+from mrdc.memory.names import DIGEST, Names
 from mrdc.memory.payload import Payload, Ram, Spool
 from mrdc.memory.rows import Rows
 from mrdc.memory.stored import Part
@@ -93,6 +93,9 @@ class Held(Rows):
                 "kept": np.array([image.kept for image in images], "u1"),
                 "tables": np.array([table_at[image.tables] for image in images], "<i2"),
                 "encodings": np.array([encoding_at[image.encoding] for image in images], "<i2"),
+                "identities": np.frombuffer(
+                    b"".join(image.identity for image in images), "u1"
+                ).reshape(-1, DIGEST),
             },
             sources=Names.of(image.source for image in images),
             tables=tables,
@@ -143,11 +146,40 @@ class Held(Rows):
             sources=self.sources.part(begin, end),
         )
 
+    def __add__(self, more: "Held") -> "Held":
+        """These images and others, in the payload of these."""
+        if more.payload is self.payload:
+            payload, starts = self.payload, more.starts
+        else:
+            payload, begun = self.payload.extended([*map(more.stored, range(len(more)))])
+            starts = np.array(begun, np.int64)
+        tables = list(dict.fromkeys([*self.tables, *more.tables]))
+        encodings = list(dict.fromkeys([*self.encodings, *more.encodings]))
+        renamed = {
+            "tables": np.array([*map(tables.index, more.tables), -1], "<i2"),  # -1 stays the last
+            "encodings": np.array([*map(encodings.index, more.encodings), -1], "<i2"),
+        }
+        others = dict(more.columns)
+        for name, places in renamed.items():
+            others[name] = places[others[name]]
+        return Held(
+            payload=payload,
+            starts=np.concatenate([self.starts, starts]),
+            lengths=np.concatenate([self.lengths, more.lengths]),
+            columns={n: np.concatenate([self.columns[n], others[n]]) for n in others},
+            sources=self.sources + more.sources,
+            tables=tables,
+            encodings=encodings,
+        )
+
     def take(self, rows: Sequence[int]) -> "Held":
-        """The images in these rows, in this order; in RAM they are copied, to free the others."""
+        """The images in these rows, in this order.
+
+        In RAM they are copied once less than half of the payload is in use, to free the others.
+        """
         chosen = np.array(rows, np.intp)
         payload, starts, lengths = self.payload, self.starts[chosen], self.lengths[chosen]
-        if isinstance(payload, Ram):
+        if isinstance(payload, Ram) and 2 * int(lengths.sum()) < len(payload):
             payload = Ram.of(map(self.stored, rows))
             starts = np.cumsum(lengths) - lengths
         columns = {name: column[chosen] for name, column in self.columns.items()}

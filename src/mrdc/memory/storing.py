@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -10,20 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrdc._utils.errors import BudgetError
-from mrdc._utils.threads import workers
+from mrdc._utils.threads import ordered, workers
 from mrdc.memory.accounting import coming, entry_cost, room
 from mrdc.memory.budget import share
 from mrdc.memory.classes import ClassImages
 from mrdc.memory.contents import Contents
 from mrdc.memory.encode import Encoded, Encoder, Item
 from mrdc.memory.fade import faded, fitting_levels, least_cost, sizes_of
-from mrdc.memory.fill import Cost, Growing, Skip, check_filled, fill
+from mrdc.memory.fill import Cost, Growing, Skip, attempt, check_filled, fill
 from mrdc.memory.names import IndexCost
 from mrdc.memory.photos import Index
 from mrdc.memory.segments import Held
-from mrdc.memory.streams import cut_overall, priorities
+from mrdc.memory.streams import cut_overall, priorities, wanted, with_more
 
-UNLIMITED = 2**62
 Advance = Callable[[int], None]
 
 
@@ -37,21 +37,20 @@ class Storing(Contents):
         threads: int | None = None,
         skip: Skip | None = None,
         progress: Advance = lambda count: None,
-        lenient: bool = False,
     ) -> None:
-        """Store new classes, or other images of classes held, as many as fit.
-
-        A class without a readable image is refused, or left out if `lenient`.
-        """
+        """Store new classes, or other images of classes held, as many as fit."""
         encoder = self._encoder()
         more = coming(self, ranked, seen, encoder)
         entry, budget = entry_cost(self, self.budget, more.values), self.budget
         bytes_left = room(self, budget, more)
         others = [images for n, images in self._classes.items() if n not in ranked]
         held, cost = self._terms(others, entry)
-        filled = self._fill(ranked, bytes_left, held, encoder, cost, threads, skip, progress)
-        if lenient:
-            filled = {n: grown for n, grown in filled.items() if grown.sizes or grown.waiting}
+        write = self._spool.append if self._spool else None
+        with workers(threads) as pool:
+            filled = fill(
+                ranked, bytes_left, held, encoder, pool, cost,
+                spool=write, skip=skip, progress=progress,
+            )  # fmt: skip
         check_filled(filled, held, budget, lambda other: room(self, other, more), self._name)
         new = {n: self._made(n, grown, seen[n]) for n, grown in filled.items()}
         self._fit({**self._classes, **new}, bytes_left, entry)
@@ -67,23 +66,31 @@ class Storing(Contents):
         costs = [sizes_of(c, entry)[:, 0] if self.fade else c.costs(entry) for c in others]
         return [(int(c.sum()), int(c[0])) for c in costs], cost
 
-    def _store_overall(
+    def _offer(
         self,
-        ranked: Mapping[int, Sequence[Item]],
+        arriving: Mapping[int, Sequence[Item]],
         seen: Mapping[int, int],
         seed: int,
-        threads: int | None,
+        overall: bool,
+        pool: Executor,
         skip: Skip | None,
     ) -> None:
-        """Store the images of all classes that come first by priority, as many as fit."""
+        """Store arriving images beside those held, as many as fit, lowest priority first."""
+        entry, left = entry_cost(self, self.budget), room(self, self.budget)
+        costs = {label: images.costs(entry) for label, images in self._classes.items()}
+        arriving = wanted(self._classes, arriving, costs, seed, left, overall)
+        if not arriving:
+            return
         encoder = self._encoder()
-        more = coming(self, ranked, seen, encoder)
+        more = coming(self, arriving, seen, encoder)
         entry, left = entry_cost(self, self.budget, more.values), room(self, self.budget, more)
-        cost = self._terms([], entry)[1]
-        filled = self._fill(ranked, UNLIMITED, [], encoder, cost, threads, skip)
-        made = {n: self._made(n, grown, seen[n]) for n, grown in filled.items() if grown.sizes}
-        classes = {**self._classes, **made}
-        keys = {n: priorities(seed, n, images.sources) for n, images in classes.items()}
+        classes = dict(self._classes)
+        for label, images in self._encoded_for(arriving, encoder, pool, skip).items():
+            classes[label] = with_more(classes.get(label), images, seed, label, overall)
+        if not overall:
+            self._fit(classes, left, entry)
+            return
+        keys = {n: priorities(seed, n, images.names) for n, images in classes.items()}
         costs = {n: images.costs(entry) for n, images in classes.items()}
         kept = cut_overall(keys, costs, left)
         self._check_room(kept, classes, left)
@@ -93,6 +100,34 @@ class Storing(Contents):
                 for n, images in classes.items()
             }
         )
+
+    def _encoded_for(
+        self,
+        arriving: Mapping[int, Sequence[Item]],
+        encoder: Encoder,
+        pool: Executor,
+        skip: Skip | None,
+    ) -> dict[int, Held]:
+        """Arriving images as they are stored, by label, without those that cannot be read."""
+        pairs = [(label, item) for label, items in arriving.items() for item in items]
+        made: dict[int, list[Encoded]] = {}
+        for (label, _), image in ordered(pool, lambda pair: attempt(encoder, pair[1]), pairs):
+            if isinstance(image, Encoded):
+                made.setdefault(label, []).append(image)
+            elif skip is None:
+                raise image
+            else:
+                skip(image)
+        return {label: self._held(images) for label, images in made.items()}
+
+    def _held(self, images: Sequence[Encoded]) -> Held:
+        """Images in one place."""
+        stored = [image.body + image.values for image in images]
+        sizes = list(map(len, stored))
+        starts = list(accumulate(sizes, initial=0))[:-1]
+        if self._spool is not None:
+            starts = [self._spool.append(part) for part in stored]
+        return Held.of(images, starts, sizes, self._spool)
 
     def _made(self, label: int, grown: Growing, seen: int) -> ClassImages:
         """The images a class was filled with."""
@@ -109,24 +144,6 @@ class Storing(Contents):
                 for label, images in self._classes.items()
             }
         )
-
-    def _fill(
-        self,
-        ranked: Mapping[int, Sequence[Item]],
-        bytes_left: int,
-        held: Sequence[tuple[int, int]],
-        encoder: Encoder,
-        cost: Cost,
-        threads: int | None,
-        skip: Skip | None,
-        progress: Advance = lambda count: None,
-    ) -> dict[int, Growing]:
-        write = self._spool.append if self._spool else None
-        with workers(threads) as pool:
-            return fill(
-                ranked, bytes_left, held, encoder, pool, cost,
-                spool=write, skip=skip, progress=progress,
-            )  # fmt: skip
 
     def _refit(self) -> None:
         """Drop the lowest ranks if settings have changed so that the images no longer fit."""
@@ -166,12 +183,7 @@ class Storing(Contents):
         after = [faded(image, int(to)) for image, to in zip(before, levels, strict=True)]
         if all(map(operator.is_, before, after)):
             return images
-        stored = [image.body + image.values for image in after]
-        sizes = list(map(len, stored))
-        starts = list(accumulate(sizes, initial=0))[:-1]
-        if self._spool is not None:
-            starts = [self._spool.append(part) for part in stored]
-        return replace(images, segments=(Held.of(after, starts, sizes, self._spool),))
+        return replace(images, segments=(self._held(after),))
 
     def _check_room(
         self, kept: Mapping[int, object], classes: Mapping[int, ClassImages], left: int
