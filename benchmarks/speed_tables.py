@@ -190,3 +190,12 @@ def large() -> str:
         cells += ["" if v is None else f"{v * scales[n]:,.1f}" for n, v in known.items()]
         rows.append([*cells, f"{r['image_cpu_us']:.0f}", f"{r['private_mb']:.0f}"])
     return table(*rows)
+
+
+def reservoirs() -> str:
+    """Time of a reservoir for an image, by the images it holds."""
+    rows: list[list[object]] = [["images held", "ms an image", "encoding alone", "ratio"]]
+    for r in read("reservoir"):
+        cells = [f"{r['ms']:.2f}", f"{r['encoding_ms']:.2f}", f"{r['ratio']:.1f}"]
+        rows.append([f"{r['held']:,}", *cells])
+    return table(*rows)

@@ -50,6 +50,7 @@ from speed_tables import (
     plan_costs,
     ranks,
     ranks_runs,
+    reservoirs,
     speed,
     steps,
     streaming,
@@ -277,6 +278,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ranks": ranks,
     "ranks runs": ranks_runs,
     "plan costs": plan_costs,
+    "reservoirs": reservoirs,
     "embedding": embedding,
     "loops": lambda: matching(read("loop")),
     "adapters matched": lambda: matching(
