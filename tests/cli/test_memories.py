@@ -15,7 +15,7 @@ from mrdc._utils.files import sweep
 from mrdc._utils.text import count, ratio, span
 from mrdc.cli.main import Screen
 from mrdc.data import open_images
-from mrdc.memory.export import export
+from mrdc.memory.export import export, safe_names
 from mrdc.memory.replay import ReplayMemory
 from mrdc.memory.stored import open_memory
 from tests.cli.conftest import FAST
@@ -167,6 +167,10 @@ def test_hostile_class_names_do_no_harm(photos: Path, tmp_path: Path, cli: Cli) 
     assert all(out in file.parents for file in files)
     assert len({file.parent for file in files}) == len(HOSTILE) + 1
     assert len(files) == len(HOSTILE) + 1
+
+
+def test_a_class_without_a_name_has_a_folder() -> None:
+    assert safe_names(["a", "", "0001_"]) == ["a", "0001_", "0002_0001_"]
 
 
 def test_odd_bytes_in_names_do_not_reach_the_terminal(

@@ -131,7 +131,7 @@ def safe_names(names: list[str]) -> list[str]:
     for position, name in enumerate(names):
         plain = re.sub(r"[^\w .-]", "_", name).strip(" .").encode()[:100].decode(errors="ignore")
         numbered = (f"{number:04d}_{plain}" for number in itertools.count(position))
-        wanted = itertools.chain([plain] if plain == name else [], numbered)
+        wanted = itertools.chain([plain] if plain == name != "" else [], numbered)
         free = next(choice for choice in wanted if choice.casefold() not in taken)
         taken.add(free.casefold())
         safe.append(free)
