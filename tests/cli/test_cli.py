@@ -124,22 +124,6 @@ def test_unknown_names_are_refused(verb: str, arguments: str, message: str, cli:
     assert message.format(verb) in cli.refused(verb, *arguments.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "flag"),
-    [
-        ("run lucir --data textures --phases many", "--phases"),
-        ("run lucir --data textures --phasis 2", "--phases"),
-        ("sweep lucir --data textures --stem 5x5", "--stem"),
-        ("run lucir", "--data"),
-        ("plan photos --buget 5/class", "--budget"),
-    ],
-)
-def test_flags_that_the_parser_refuses(arguments: str, flag: str, cli: Cli) -> None:
-    """The parser's own message goes to standard error, with exit code 2."""
-    assert cli(*arguments.split()) == 2
-    assert cli.out == "" and flag in cli.err and "Traceback" not in cli.err
-
-
 # Output and interruptions
 
 

@@ -119,7 +119,7 @@ class RebudgetCommand:
 
     memory: tyro.conf.Positional[Location]
     """A memory file or a folder of parts, a path or a URL."""
-    budget: tyro.conf.Positional[str]
+    budget: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="BUDGET")]
     """20/class, "2000 originals", or bytes such as 200MB (which bound the whole file)."""
     fade: bool = False
     """Cut scans of all images (codec jpeg-progressive), down to 5 of 10, before dropping images;

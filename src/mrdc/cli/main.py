@@ -20,6 +20,7 @@ from mrdc._utils.text import printable
 from mrdc.cli import verbs
 from mrdc.cli.commands import COMMANDS
 from mrdc.cli.tables import plain
+from mrdc.cli.usage import one_line
 
 PIPE_WIDTH = 160  # columns of output to a file or a pipe
 NO_MEMORY = "not enough memory, or too many threads: lower --threads, or free some memory"
@@ -101,13 +102,14 @@ def _run(arguments: list[str]) -> int:
                 )
             experiment = verbs.run if verb == ["run"] else verbs.sweep
             return experiment(name, rest[1:], Screen())
-        command = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            args=arguments,
-            prog="mrdc",
-            config=(tyro.conf.FlagCreatePairsOff,),
-            description=f"mrdc {__version__}: replay compressed images under a byte budget.",
-        )
+        with one_line(f"mrdc {verb[0]}" if verb and verb[0] in COMMANDS else "mrdc", arguments):
+            command = tyro.extras.subcommand_cli_from_dict(
+                COMMANDS,
+                args=arguments,
+                prog="mrdc",
+                config=(tyro.conf.FlagCreatePairsOff,),
+                description=f"mrdc {__version__}: replay compressed images under a byte budget.",
+            )
     except SystemExit as stop:  # help was asked for, or the arguments were wrong
         return 0 if stop.code is None else stop.code if isinstance(stop.code, int) else 2
     return verbs.VERBS[verb[0]](command, Screen())

@@ -21,6 +21,7 @@ from mrdc._utils.registry import lookup
 from mrdc._utils.text import count, printable
 from mrdc.cli import commands, lists, memories, runs
 from mrdc.cli.progress import RunProgress, SweepProgress, stages
+from mrdc.cli.usage import one_line
 from mrdc.data import check_source
 from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.config import named
@@ -286,6 +287,7 @@ def parse_experiment(verb: str, name: str, flags: list[str]) -> commands.Experim
         if rank() > 0:  # rank 0 prints help, and what is wrong
             quiet.enter_context(redirect_stdout(nowhere))
             quiet.enter_context(redirect_stderr(nowhere))
+        quiet.enter_context(one_line(f"mrdc {verb} {name}", flags))
         return tyro.cli(
             kind,
             args=flags,
