@@ -33,14 +33,18 @@ def test_grey_becomes_three_equal_channels() -> None:
         assert np.abs(got.astype(int) - RAMP[:, :, None]).max() <= 2
 
 
+@pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.parametrize(("highest", "fine"), [(200, False), (256, True), (65535, True), (0, True)])
-def test_32_bit_integers_are_read_as_16_bit_unless_they_cannot_be(highest: int, fine: bool) -> None:
+def test_wide_integers_are_read_as_16_bit_unless_they_cannot_be(
+    highest: int, fine: bool, bits: int
+) -> None:
     """Values of 8 bits would all become black."""
-    data = file(Image.fromarray(np.array([[0, highest]], np.int32)), "TIFF")
+    kind, form = (np.uint16, "PNG") if bits == 16 else (np.int32, "TIFF")
+    data = file(Image.fromarray(np.array([[0, highest]], kind)), form)
     if fine:
         assert decode(data)[0, 1, 0] == highest >> 8
     else:
-        with pytest.raises(ImageError, match="32-bit pixels up to 200; save it with 8 or 16 bits"):
+        with pytest.raises(ImageError, match=f"{bits}-bit pixels up to 200; save it with 8 bits"):
             decode(data)
 
 

@@ -174,8 +174,9 @@ def _rgb(image: Image.Image, name: str) -> Pixels:
         grey = np.asarray(image).astype(np.int64)
         if grey.min() < 0 or grey.max() > 65535:
             raise ImageError(f"{name}: values outside 0..65535; save it with 8 or 16 bits")
-        if image.mode == "I" and 0 < grey.max() < 256:  # as 16-bit values they would be black
-            raise ImageError(f"{name}: 32-bit pixels up to {grey.max()}; save it with 8 or 16 bits")
+        if 0 < grey.max() < 256:  # as 16-bit values they would be black
+            bits = "32-bit" if image.mode == "I" else "16-bit"
+            raise ImageError(f"{name}: {bits} pixels up to {grey.max()}; save it with 8 bits")
         return np.repeat((grey >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "F":
         raise ImageError(f"{name}: floating-point pixels; save it with 8 or 16 bits")
