@@ -21,6 +21,10 @@ LABELS = ("label", "labels", "class", "target")
 Loader = Callable[[], bytes]
 
 
+class UnlabelledError(DataError):
+    """A row has no class, as in the test split of many published sets."""
+
+
 def arrow(module: str = "pyarrow") -> Any:
     """Pyarrow, or one of its modules."""
     try:
@@ -112,7 +116,9 @@ def rows_of(
 
 def _label(where: str, given: Any, names: Sequence[str]) -> str:
     """The class of a row, by name."""
-    if isinstance(given, bool) or not isinstance(given, int | str) or given in ("", -1):
+    if given in (None, -1):
+        raise UnlabelledError(f"{where} has no class, but {given!r}")
+    if isinstance(given, bool) or not isinstance(given, int | str) or given == "":
         raise DataError(f"{where} has the class {given!r}; it must be a number or a text")
     if not names or isinstance(given, str):
         return str(given)

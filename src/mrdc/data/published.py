@@ -1,7 +1,8 @@
 """Published data sets in their own layout: CIFAR-100, CUB-200-2011, Tiny-ImageNet, ImageNet."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.exceptions import VisibleDeprecationWarning
 
 from mrdc._utils.errors import DataError
+from mrdc.data.columns import UnlabelledError
 from mrdc.data.files import (
     class_folders,
     inner_splits,
@@ -79,8 +81,8 @@ def published(root: Path, columns: Columns | None = None) -> Splits | None:
     if not root.is_dir():
         return None
     shards = sharded(root)
-    if test_shards := next((shards[name] for name in TESTS if name in shards), None):
-        return paired(root, read_shards(shards[TRAIN], columns), read_shards(test_shards, columns))
+    if tests := [shards[name] for name in TESTS if name in shards]:
+        return paired(root, read_shards(shards[TRAIN], columns), _labelled(tests, columns))
     if inner := inner_splits(root):
         return paired(root, class_folders(root, split=TRAIN), class_folders(root, split=inner))
     found = _train_and_test(root)
@@ -89,6 +91,14 @@ def published(root: Path, columns: Columns | None = None) -> Splits | None:
     train, test = found
     tested = _annotated(test) if _flat(test) else read_images(test, columns=columns)
     return paired(root, read_images(train, columns=columns), tested)
+
+
+def _labelled(tests: Sequence[Sequence[Path]], columns: Columns | None) -> ImageSet:
+    """The first of some splits whose images have classes."""
+    for files in tests[:-1]:
+        with suppress(UnlabelledError):
+            return read_shards(files, columns)
+    return read_shards(tests[-1], columns)
 
 
 def imagenet(kind: str, root: Path) -> Splits:

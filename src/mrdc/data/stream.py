@@ -115,6 +115,27 @@ def open_stream(
     return make_stream(splits, phases, first, order, superclasses)
 
 
+def check_stream(stream: Stream) -> None:
+    """Refuse a stream that cannot be learned and tested.
+
+    Raises:
+        UsageError: phases that do not fit the classes, or without images.
+    """
+    sizes, classes = stream.sizes, stream.train.classes
+    if min(sizes, default=0) < 1 or sum(sizes) != len(classes) or classes != stream.test.classes:
+        raise UsageError(
+            f"the stream has phases of {', '.join(map(str, sizes)) or 'no'} classes, "
+            f"{len(classes)} classes to train on and {len(stream.test.classes)} to test on: each "
+            "phase needs a class or more, and both splits the same classes"
+        )
+    for name, photos in zip(classes, stream.train.photos, strict=True):
+        if not photos:
+            raise UsageError(f"class {name!r} has no training image")
+    for phase, labels in enumerate(stream.phases):
+        if not any(stream.test.photos[label] for label in labels):
+            raise UsageError(f"phase {phase} has no test image")
+
+
 def make_stream(
     splits: Splits,
     phases: int,
