@@ -60,10 +60,15 @@ def test_source_files_that_would_be_kept_are_shown_as_they_are() -> None:
 
 
 def test_originals_and_an_empty_memory_change_nothing() -> None:
-    """The very same object; a file is decoded."""
+    """But grey images become RGB, and turned ones upright, as later; a file is decoded."""
     image, source = pixels(3), jpeg(4)
+    grey, turned = Image.fromarray(image).convert("L"), Image.fromarray(image)
+    turned.getexif()[0x0112] = 6
     for memory in (memory_of("original"), ReplayMemory("1MB", "jpeg", 10)):
-        assert memory.as_stored(image) is image
+        assert np.array_equal(memory.as_stored(image), image)
+        assert memory.as_stored(grey).mode == "RGB"
+        assert memory.as_stored(turned).size == turned.size[::-1]
+        assert memory.as_stored(torch.zeros(1, 8, 8, dtype=torch.uint8)).shape == (3, 8, 8)
         decoded = torch.from_numpy(CODECS["jpeg"].decode(source)).permute(2, 0, 1)
         assert torch.equal(memory.as_stored(source), decoded)
 

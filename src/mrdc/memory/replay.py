@@ -225,7 +225,7 @@ class ReplayMemory(Storing):
 
         Old images are replayed compressed. Show new ones like this too, as the first transform of
         their data set, and a network cannot learn to tell old from new by the compression. As
-        long as the memory is empty, or stores originals, an image stays as it is.
+        long as the memory is empty, or stores originals, it is only turned upright and made RGB.
 
         Args:
             image: a PIL image, an array (h, w, 3), a tensor (3, h, w) or a `Photo`, which return
@@ -235,8 +235,6 @@ class ReplayMemory(Storing):
         photo = as_photo(image, "image", "image")
         if len(self) and self.codec.name != "original":
             photo = as_stored(photo, self.codec, self.quality, partial(faded, to=self._level))
-        elif not isinstance(image, str | os.PathLike | bytes):
-            return image
         if isinstance(image, Photo):
             return photo
         if isinstance(image, Pillow.Image):
