@@ -11,7 +11,7 @@ from mrdc.data.loader import grouped
 from mrdc.training.batches import in_batches
 
 
-@given(st.integers(1, 700), st.integers(1, 130))
+@given(st.integers(2, 700), st.integers(1, 130))
 def test_no_batch_is_smaller_than_two_or_a_quarter(count: int, batch_size: int) -> None:
     """Batches cover the order; only an epoch of fewer images has a smaller one."""
     order = np.random.default_rng(0).permutation(count)
@@ -20,6 +20,11 @@ def test_no_batch_is_smaller_than_two_or_a_quarter(count: int, batch_size: int) 
     assert all(len(batch) == batch_size for batch in batches[:-1])
     assert len(batches[-1]) >= min(max(2, batch_size / 4), count)
     assert len(batches[-1]) < batch_size + max(2, batch_size / 4)
+
+
+def test_a_single_image_is_shown_twice() -> None:
+    """Batch norms fail over one image, where the last map has one pixel."""
+    assert [batch.tolist() for batch in in_batches(np.array([7]), 128)] == [[7, 7]]
 
 
 @pytest.mark.parametrize(

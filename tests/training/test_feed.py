@@ -49,7 +49,7 @@ def test_examples_are_decoded_images_and_labels() -> None:
 @RESIDENT
 @settings(max_examples=15, deadline=None)
 @given(
-    sides=st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=1, max_size=20),
+    sides=st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=2, max_size=20),
     batch_size=st.integers(1, 8),
     epoch=st.integers(0, 3),
 )

@@ -6,7 +6,9 @@ from functools import cache
 from typing import Any, cast
 
 import pytest
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from mrdc._utils.errors import TrainingError
 from mrdc.data.examples import Examples
@@ -112,6 +114,37 @@ def test_interruption_keeps_the_last_finished_epoch(
     assert changed(again.learner.model, state_of(unbroken().learner.model)) == set()
     assert stored(again.memory) == stored(unbroken().memory)
     assert numbers(again.results) == numbers(unbroken().results)
+
+
+class Dropping(nn.Module):
+    """A network that draws numbers in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.convolution(x).relu(), 0.5, self.training)
+
+
+def test_networks_that_draw_numbers_repeat_and_resume() -> None:
+    """Dropout, for example: whatever was drawn before, and in the middle of a phase."""
+
+    def run(keeper: Patient) -> Run:
+        torch.manual_seed(0)
+        network, training = Dropping(), TrainSettings(epochs=4, lr=0.05, batch_size=8)
+        torch.manual_seed(id(keeper))
+        stream = small_stream(2, 2, images=8)
+        made = small_run("lwf", stream=stream, keeper=keeper, train=training, network=network)
+        made.run()
+        return made
+
+    whole, keeper = run(Patient()), Patient(interrupt=(1, 3))
+    with pytest.raises(KeyboardInterrupt):
+        run(keeper)
+    for again in (run(Patient()), run(keeper)):
+        assert changed(again.learner.model, state_of(whole.learner.model)) == set()
+        assert numbers(again.results) == numbers(whole.results)
 
 
 def test_finished_run_is_not_trained_again() -> None:

@@ -176,6 +176,12 @@ class Wrapper(Method):
         self.inner.load_state({name: state[name] for name in state.keys() - own})
 
 
+def learned_names(method: Method) -> set[str]:
+    """Names of everything that a method, or the one it wraps, may learn outside the network."""
+    inner = learned_names(method.inner) if isinstance(method, Wrapper) else set()
+    return inner | {field.name for field in fields(method) if field.name.endswith("_")}
+
+
 def reads_maps(method: Method) -> bool:
     """Whether the loss may read the maps of all stages, as any loss from another package may."""
     if isinstance(method, Wrapper) and reads_maps(method.inner):

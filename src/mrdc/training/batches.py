@@ -36,8 +36,10 @@ def in_batches(order: Places, batch_size: int) -> list[Places]:
     Each process gets at least one image of every batch.
 
     A shorter rest joins the batch before it: batch norms over a few images spoil an epoch, and
-    over one they fail.
+    over one they fail. So a single image is shown twice.
     """
+    if len(order) == 1:
+        return [np.repeat(order, 2)]
     cuts = list(range(batch_size, len(order), batch_size))
     if cuts and len(order) - cuts[-1] < max(2, batch_size / 4, world().size):
         cuts.pop()

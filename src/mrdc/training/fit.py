@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mrdc._utils.seeds import named_seed
 from mrdc.distributed.group import world
 from mrdc.methods.lesson import Loss
 from mrdc.nn.modes import modes, without_gradients
@@ -83,21 +84,30 @@ def fit(
     stop = resume or Stop(0, [])
     if stop.momentum:
         step.set_momentum(stop.momentum)
+    shown = max(2, len(feed))  # a single image is shown twice
     for number in range(stop.epoch, training.epochs):
         start = time.perf_counter()
         step.set_rate(rate(number) if rate else learning_rate(training, number))
         total = torch.zeros((), device=trained[0].device)
         factors = brightness(training, len(feed), seed, number)
-        with modes(model, norm), without_gradients(others):
+        with modes(model, norm), without_gradients(others), seeded(total.device, seed, number):
             for images, labels, *more in feed.epoch(training.batch_size, seed, number):
                 if training.brightness:
                     images = jitter(images, next(factors))
                 with first_step or nullcontext():
                     total += step(images, labels, *more) * len(labels)
                 first_step = None
-        mean = float(world().sum(total)) / len(feed)  # the one wait for the device
+        mean = float(world().sum(total)) / shown  # the one wait for the device
         epoch = Epoch(number, mean, len(feed), time.perf_counter() - start)
         on_epoch(epoch, Stop(number + 1, step.momentum()))
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int, epoch: int) -> Iterator[None]:
+    """Seed what networks and methods draw from torch in an epoch, such as dropout."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(named_seed(seed, f"torch {epoch} {world().rank}"))
+        yield
 
 
 def brightness(

@@ -18,7 +18,7 @@ from mrdc.data.photo import content_digest
 from mrdc.data.stream import Stream
 from mrdc.distributed.group import world
 from mrdc.distributed.norms import synchronised
-from mrdc.methods.base import Method, names_first_phase, reads_maps
+from mrdc.methods.base import Method, learned_names, names_first_phase, reads_maps
 from mrdc.methods.lesson import Lesson, Loss, Substitutes
 from mrdc.nn.checkpoint import Checkpoint, digest
 from mrdc.nn.compile import compiled, compiling
@@ -314,22 +314,26 @@ class ClassLearner(Learner):
     def _load_method(self, checkpoint: Checkpoint) -> None:
         tensors = checkpoint.tensors.get("method", {})
         state = {name: value.to(self.device) for name, value in tensors.items()}
-        self.method.load_state(state | checkpoint.about["method"])
+        self.method.load_state(state | checkpoint.about.get("method", {}))
 
     def load_first_phase(self, checkpoint: Checkpoint) -> None:
         self.model.load_state_dict(checkpoint.tensors["model"])
+        learned = {*checkpoint.tensors.get("method", {}), *checkpoint.about.get("method", {})}
+        if learned <= learned_names(self.method):  # else another method has learned it
+            self._load_method(checkpoint)
 
     def first_phase_key(self) -> str | None:
-        """Hash of everything the first network depends on; None if the method does not say."""
-        if not names_first_phase(self.method):
+        """Hash of everything the first network depends on; None if that is not known.
+
+        A method has to say it; the code of an own network can change without a trace in it.
+        """
+        if not names_first_phase(self.method) or self.network is not None:
             return None
-        first, net = from_images(self.stream.fresh(0)), self.network
-        weights = None if net is None else (repr(net), digest(net.state_dict()))
+        first = from_images(self.stream.fresh(0))
         parts = (
             content_digest(first.photos, self.settings.threads),
             first.labels,
             asdict(self.architecture),
-            weights,
             unmatched(self.settings.train),
             self.settings.seed,
             self.method.first_phase,

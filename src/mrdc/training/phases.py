@@ -27,6 +27,8 @@ from mrdc.training.fit import Epoch, Stop
 from mrdc.training.results import MemorySummary, PhaseResult
 from mrdc.training.resume import Keeper, Partial, Saved, everywhere
 
+FIRST_PHASE = ("first_phase_seconds", "first_phase_images")  # metadata of a shared first phase
+
 
 class Session:
     """One phase under way: its clock, counters and events."""
@@ -173,7 +175,7 @@ class Phases:
             if found is not None:
                 with state_errors("the shared first phase"):
                     self.learner.load_first_phase(found)
-                self.first_phase = found.about
+                self.first_phase = {name: found.about[name] for name in FIRST_PHASE}
                 session.trained = found.about["first_phase_images"]
                 waited = time.perf_counter() - start
                 seconds = max(0.0, found.about["first_phase_seconds"] - waited)
@@ -183,9 +185,9 @@ class Phases:
             start = time.perf_counter()
             self._fit(phase)
             seconds = time.perf_counter() - start + session.elapsed
-            self.first_phase = {"first_phase_seconds": seconds}
-            self.first_phase["first_phase_images"] = session.trained
-            share(replace(self.learner.checkpoint(), about=self.first_phase))
+            self.first_phase = dict(zip(FIRST_PHASE, (seconds, session.trained), strict=True))
+            made = self.learner.checkpoint()
+            share(replace(made, about=made.about | self.first_phase))
 
     def _fit(self, phase: int) -> None:
         """Train, from the last checkpoint inside the phase if there is one.
