@@ -197,6 +197,27 @@ def test_refuses_callables_that_return_something_else(found: Any, shown: str) ->
         embed(shots(3), embedder)
 
 
+def test_a_network_that_a_function_refers_to_is_in_evaluation_mode() -> None:
+    """Its batch norms would learn otherwise; afterwards it trains on."""
+    norm = nn.BatchNorm2d(3).train()
+
+    def closure(images: Tensor) -> Tensor:
+        return norm(images.float())  # type: ignore[no-any-return]
+
+    for function in (closure, partial(closure), lambda images: norm(images.float())):
+        made = as_embedder(function)
+        assert made is not None
+        embed([Photo("a", lambda: jpeg(0))], made)
+        assert norm.training and float(norm.running_mean.abs().sum()) == 0  # type: ignore[union-attr]
+
+
+def test_networks_that_do_not_take_bytes_are_explained() -> None:
+    made = as_embedder(nn.Conv2d(3, 4, 3))
+    assert made is not None
+    with pytest.raises(UsageError, match="embed gets uint8 images from 0 to 255: convert and"):
+        embed([Photo("a", lambda: jpeg(0))], made)
+
+
 def test_a_torchvision_network_with_its_weights(tmp_path: Path) -> None:
     """Features are the input of the last linear layer; both kinds of file load."""
     from safetensors.torch import save_file

@@ -27,7 +27,13 @@ class AnyBackbone(nn.Module):
         self.features = features
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return as_maps(self.module(x))
+        maps = as_maps(self.module(x))
+        if maps[-1].shape[1] != self.features:
+            raise UsageError(
+                f"network returns {maps[-1].shape[1]} features in training and {self.features} in "
+                "evaluation: build it without auxiliary outputs"
+            )
+        return maps
 
     def fuse(self) -> None:
         """Leave the module as it is."""
@@ -49,6 +55,8 @@ def as_maps(output: object) -> tuple[Tensor, ...]:
 def any_backbone(module: nn.Module, size: int) -> AnyBackbone:
     """A module as a backbone; the width of its features is measured on a blank image."""
     first = next(module.parameters(), torch.empty(0))
+    if first.dtype != torch.float32:
+        raise UsageError(f"network has weights of type {first.dtype}: make it float32")
     with torch.no_grad(), evaluating(module):
         maps = as_maps(module(torch.zeros(1, 3, size, size, device=first.device)))
     return AnyBackbone(module, maps[-1].shape[1])

@@ -1,10 +1,11 @@
 """Embed images: `lite0:SIZE`, `torchvision:NAME`, `run:FOLDER`, or any callable."""
 
 import hashlib
+import inspect
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,20 +65,19 @@ def as_embedder(
 
     The callable maps uint8 images (n, 3, 224, 224), or what `view` makes of each image, to
     features (n, d) or maps (n, d, h, w), which are averaged over their sides; arrays and tensors
-    are both fine. A module, or the module of a method, is in evaluation mode meanwhile, and gets
-    images on its device.
+    are both fine. A module, that of a method, and those that a function refers to are in
+    evaluation mode meanwhile, and get images on their device.
     """
     if isinstance(embed, str):
         return None
     if isinstance(embed, Embedder):
         return embed
 
-    owner = embed if isinstance(embed, nn.Module) else getattr(embed, "__self__", None)
-    module = owner if isinstance(owner, nn.Module) else nn.Module()
+    modules = nn.ModuleList(modules_of(embed))
 
     def network(images: Tensor) -> Tensor:
-        device = next((weights.device for weights in module.parameters()), images.device)
-        with evaluating(module):
+        device = next((weights.device for weights in modules.parameters()), images.device)
+        with evaluating(modules), uint8_explained(images):
             found, count = embed(images.to(device)), len(images)
         rows, shape = torch.empty(0), type(found).__name__
         with suppress(TypeError, ValueError, RuntimeError):  # what torch raises for other types
@@ -93,6 +93,33 @@ def as_embedder(
         return rows
 
     return Embedder(network, view=view)
+
+
+def modules_of(function: Any) -> list[nn.Module]:
+    """The modules that a callable is, belongs to, or refers to by name."""
+    if isinstance(function, partial):
+        return modules_of(function.func)
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return [owner]
+    if not inspect.isfunction(function):
+        return []
+    names = inspect.getclosurevars(function)
+    known = [*names.nonlocals.values(), *names.globals.values()]
+    return [value for value in known if isinstance(value, nn.Module)]
+
+
+@contextmanager
+def uint8_explained(images: Tensor) -> Iterator[None]:
+    """Explain torch's error about images that a network cannot take as they are."""
+    try:
+        yield
+    except RuntimeError as error:
+        if images.dtype != torch.uint8 or "unsigned char" not in str(error):
+            raise
+        raise UsageError(
+            "embed gets uint8 images from 0 to 255: convert and normalise them in it first"
+        ) from error
 
 
 def with_size(name: str, photos: Sequence[Photo]) -> str:
