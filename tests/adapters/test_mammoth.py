@@ -99,6 +99,10 @@ def test_refusals() -> None:
         buffer.add_data(images * 4 - 2, labels)
     with pytest.raises(UsageError, match="true_labels: not stored"):
         buffer.add_data(images, labels, true_labels=labels)
+    with pytest.raises(UsageError, match="is a bfloat16 tensor: convert it to float16 first"):
+        buffer.add_data(images, labels, logits=torch.zeros(8, 3).bfloat16())
+    buffer.add_data(images[:0], labels[:0])
+    assert buffer.is_empty()
     with pytest.raises(UsageError, match="SimpleNamespace has no buffer"):
         use_mrdc(SimpleNamespace(), "1MB")
 

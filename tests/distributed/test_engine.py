@@ -143,5 +143,5 @@ def test_plans_and_packs_are_those_of_threads(
 def test_an_address_is_for_ray(photos: Path) -> None:
     with pytest.raises(UsageError, match="--address is that of a Ray cluster: pass --engine ray"):
         run_plan(PackSettings(photos, "3/class", address="here:6379"))
-    with pytest.raises(UsageError, match="--engine must be threads or ray, got 'spark'"):
+    with pytest.raises(UsageError, match="engine must be one of threads, ray, got 'spark'"):
         plan(photos, "3/class", engine="spark")  # type: ignore[arg-type]

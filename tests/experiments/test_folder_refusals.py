@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from mrdc._utils.errors import CheckpointError, OutputError, UsageError
 from mrdc.experiments.folder import RESULTS, RunFolder, commits, finished, lock
-from mrdc.experiments.run import machine, tensorboard
+from mrdc.experiments.run import tensorboard
 from mrdc.nn.checkpoint import (
     FORMAT,
     Architecture,
@@ -24,6 +24,7 @@ from mrdc.nn.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from mrdc.training.machine import machine
 from tests.experiments.results import result
 from tests.processes import Cli, contents, events, running, until
 

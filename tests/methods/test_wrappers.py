@@ -126,7 +126,12 @@ ORIGINALS = MemorySettings("3/class", "original", qualities=(50,))
 
 
 def learned(method: Method, keeper: Remembers) -> RunResult:
-    where: dict[str, Any] = {"network": "resnet18-narrow", "size": 8, "device": "cpu", "threads": 1}
+    where: dict[str, Any] = {
+        "network": "resnet18-narrow",
+        "size": 16,
+        "device": "cpu",
+        "threads": 1,
+    }
     stream = small_stream(2, 1, 1)
     return run_phases(method, stream, memory=ORIGINALS, train=QUICK, keeper=keeper, **where)
 

@@ -201,7 +201,7 @@ def test_python_takes_plain_values_and_objects(photos: Path, tmp_path: Path) -> 
     assert made.memory.notes["select"] == "backwards"
     assert made.memory.sources(0)[:2] == ["class0/07.jpg", "class0/06.jpg"]
     del CODECS["bitmap"], SELECTORS["backwards"]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'quality'"):
+    with pytest.raises(UsageError, match=r"unknown option 'quality' .did you mean 'qualities'"):
         plan(photos, "4/class", quality=50)  # type: ignore[call-arg]
 
 

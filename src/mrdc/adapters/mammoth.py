@@ -99,6 +99,8 @@ class ByteBuffer:
         named = [name for name, given in others.items() if given is not None]
         if named:
             raise UsageError(f"{', '.join(named)}: not stored; only images, labels, logits, tasks")
+        if not len(examples):
+            return
         if examples.min() < 0 or examples.max() > 1:
             raise UsageError(
                 "examples must lie between 0 and 1: pass images that are not normalised"
@@ -107,7 +109,7 @@ class ByteBuffer:
         images = [self._known.get(_key(image), np.ascontiguousarray(image)) for image in pixels]
         classes = [0] * len(images) if labels is None else labels.cpu().tolist()
         beside = {LOGITS: logits, TASKS: task_labels}
-        values = {n: v.detach().cpu().numpy() for n, v in beside.items() if v is not None}
+        values = {name: v.detach().cpu() for name, v in beside.items() if v is not None}
         given = {LABELS: labels, **beside}
         self.names = [name for name, column in given.items() if column is not None]
         self.memory.reservoir(images, classes, over="all", seed=self.seed, values=values)

@@ -92,7 +92,7 @@ class SceneLearner(Learner):
 
     def __init__(self, settings: SceneSettings, stream: SceneStream):
         self.settings, self.stream = settings, stream
-        self.phases = settings.phases
+        self.phases = len(stream.labelled)
         self.device = pick_device(settings.device)
         self.method = make_scene_method(settings)
         with torch.random.fork_rng(devices=[]):

@@ -1,6 +1,5 @@
 """Refuse settings and images that cannot be used, before any training."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,80 +13,35 @@ from mrdc._utils.typed import check_words
 from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, digest, to_pixels
 from mrdc.detection.settings import DetectSettings
-from mrdc.distributed.group import world
 from mrdc.experiments.settings import AnySettings
 from mrdc.memory.budget import parse_budget
 from mrdc.methods.options import make_method
 from mrdc.nn.embed import pick_device
 from mrdc.training.architecture import make_architecture
-from mrdc.training.exemplars import fixed_quality
-from mrdc.training.settings import MemorySettings, RunSettings
+from mrdc.training.check import check_common, check_learning, check_numbers, check_ranks
+from mrdc.training.settings import MemorySettings
 
 Listener = Callable[[str, dict[str, Any]], None]
-MOST_LR = 1e38  # float32 ends a little above
 GROUP = 16  # images that a process reads before it answers
 NAMED = 5  # unreadable images that an error lists
 
 
 def check(settings: AnySettings) -> None:
     """Refuse invalid settings before any image is read."""
-    for part in (settings, settings.train, settings.memory):
-        check_words(part)
-    check_numbers(
-        ("--phases", settings.phases, 1),
-        ("--train.batch-size", settings.train.batch_size, 1),
-        ("--train.momentum", settings.train.momentum, 0),
-        ("--train.weight-decay", settings.train.weight_decay, 0),
-        ("--train.match", settings.train.match, 0),
-        ("--seed", settings.seed, 0),
-        ("--threads", settings.threads, 1),
-    )
-    if settings.train.momentum >= 1:
-        raise UsageError(f"--train.momentum must be below 1, got {settings.train.momentum}")
-    if settings.train.match > 1:
-        raise UsageError(f"--train.match must be at most 1, got {settings.train.match}")
-    if not 0 < settings.train.lr <= MOST_LR:
-        raise UsageError(
-            f"--train.lr must be above 0 and at most {MOST_LR:g}, got {settings.train.lr}"
-        )
+    check_numbers(("--phases", settings.phases, 1))
+    if isinstance(settings, DetectSettings):
+        check_words(settings)
+        check_common(settings.train, settings.memory, settings.seed, settings.threads)
+        pick_device(settings.device)
+    else:
+        check_learning(settings)
+        if settings.precision == "bf16" and pick_device(settings.device).type != "cuda":
+            raise UsageError("--precision bf16 needs a CUDA device; use auto or fp32")
     if settings.tensorboard and find_spec("tensorboard") is None:
         raise UsageError("--tensorboard needs tensorboard: pip install 'mrdc[tensorboard]'")
-    parse_budget(settings.memory.budget, original_bytes=1.0)
-    fixed_quality(settings.memory)
-    pick_device(settings.device)
-    check_ranks("--train.batch-size", settings.train.batch_size)
     if isinstance(settings, DetectSettings):
         check_scenes(settings)
-    else:
-        check_classes(settings)
-
-
-def check_classes(settings: RunSettings) -> None:
-    """Check the settings of a run on classes."""
-    train = settings.train
-    check_numbers(
-        ("--train.epochs", train.epochs, 1),
-        ("--train.batch-size", train.batch_size, 2),
-        ("--train.brightness", train.brightness, 0),
-        ("--size", settings.size, 16),
-    )
-    if not (all(0 < part <= 1 for part in train.milestones) and 0 < train.gamma <= 1):
-        raise UsageError(
-            "--train.milestones must be fractions of the epochs, above 0 and up to 1, and "
-            f"--train.gamma likewise; got {' '.join(map(str, train.milestones))} and {train.gamma}"
-        )
-    if train.brightness > 1:
-        raise UsageError(f"--train.brightness must be at most 1, got {train.brightness}")
-    device = pick_device(settings.device).type
-    if settings.resident == "gpu" and device != "cuda":
-        raise UsageError("--resident gpu needs a CUDA device; use auto, ram or stream")
-    if settings.precision == "bf16" and device != "cuda":
-        raise UsageError("--precision bf16 needs a CUDA device; use auto or fp32")
-    if parse_budget(settings.memory.budget, original_bytes=1.0).unit == "phase":
-        raise UsageError(
-            f"--memory.budget {settings.memory.budget}: counts phases of scenes, but this run "
-            "learns classes; write 20/class, '2000 originals' or bytes"
-        )
+        return
     if settings.compress is not None:
         check_compress(settings.compress, settings.memory)
     make_architecture(settings, make_method(settings.method, settings.options))
@@ -134,22 +88,6 @@ def check_scenes(settings: DetectSettings) -> None:
         raise UsageError(f"--weights {settings.weights}: no such file")
     if find_spec("pycocotools") is None:
         raise UsageError(NEEDS)
-
-
-def check_numbers(*least: tuple[str, float | None, float]) -> None:
-    """Refuse values below their bounds, and infinite ones."""
-    for flag, value, bound in least:
-        if value is not None and not bound <= value < math.inf:
-            finite = " and finite" if value == math.inf else ""
-            raise UsageError(f"{flag} must be {bound:g} or more{finite}, got {value}")
-
-
-def check_ranks(flag: str, images: int) -> None:
-    """Refuse a batch with fewer images than processes."""
-    if images < (ranks := world().size):
-        raise UsageError(
-            f"{flag} {images}: too few for {ranks} processes, which take at least one image each"
-        )
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,13 @@
 """`run`: one experiment, from settings to result, in a folder that it can be resumed from."""
 
-import os
-import platform
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from mrdc import __version__
 from mrdc._utils.errors import DataError, TrainingError, lacks_memory
-from mrdc._utils.ranks import machine_cores, ranks
 from mrdc.distributed.group import world
 from mrdc.experiments.check import Checked, Listener, check
 from mrdc.experiments.classes import ClassExperiment
@@ -32,6 +24,7 @@ from mrdc.experiments.folder import (
 )
 from mrdc.experiments.picked import with_picked_quality
 from mrdc.experiments.settings import AnySettings, data_name, decisive_settings, folder_name
+from mrdc.training.machine import machine
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
 from mrdc.training.settings import RunSettings
@@ -160,28 +153,3 @@ def tensorboard(path: Path, listener: Listener) -> Iterator[Listener]:
 
 def _epoch(event: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(event.get(name) for name in ("phase", "stage", "epoch"))
-
-
-def machine() -> dict[str, Any]:
-    """Commit, hardware and versions, as fields of a result."""
-    return {
-        "mrdc": __version__,
-        "commit": os.environ.get("MRDC_COMMIT") or commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        **{package.lower(): version(package) for package in ("numpy", "Pillow")},
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cores": machine_cores(),
-        "ranks": ranks(),
-    }
-
-
-def commit() -> str | None:
-    """The commit of this checkout, if it is one; `-dirty` if files were changed."""
-    here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None

@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -14,6 +14,7 @@ from PIL import features
 
 from mrdc._utils.errors import BudgetError
 from mrdc._utils.extras import Tensor
+from mrdc._utils.registry import lookup
 from mrdc._utils.store_path import as_path
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.scaled import split_scale
@@ -222,16 +223,13 @@ def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[Pl
 def as_settings(options: PlanOptions) -> dict[str, Any]:
     """Keyword arguments as settings; objects are registered under their own names."""
     values: dict[str, Any] = dict(options)
+    known = {field.name: field for field in fields(PlanSettings)}
+    for name in values:
+        lookup(known, name, "option")
     if "codec" in options:
         codec = options["codec"]
         given = [codec] if isinstance(codec, str | Codec) else codec
         values["codec"] = tuple(CODECS.name_of(one) for one in given)
-    if "qualities" in options:
-        qualities = options["qualities"]
-        values["qualities"] = (qualities,) if isinstance(qualities, int) else tuple(qualities)
-    if "scale" in options:
-        scale = options["scale"]
-        values["scale"] = (scale,) if isinstance(scale, int | float) else tuple(scale)
     if "select" in options:
         values["select"] = SELECTORS.name_of(options["select"])
     if not isinstance(options.get("embed", ""), str):

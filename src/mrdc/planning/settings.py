@@ -1,5 +1,6 @@
 """Settings of a search, of `plan` and of `pack`. Fields are flags of the same name."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -62,6 +63,14 @@ class SearchSettings:
     """gram: the paper's volume; ridge: defined for more images than feature dimensions."""
     accounting: Literal["packed", "file"] = "packed"
     """packed: store shared headers once; file: store images as whole files, as in the paper."""
+
+    def __post_init__(self) -> None:
+        """From Python a single codec, quality or scale will do."""
+        for name in ("codec", "qualities", "scale"):
+            given = getattr(self, name)
+            if given is not None:
+                alone = isinstance(given, str) or not isinstance(given, Iterable)
+                object.__setattr__(self, name, (given,) if alone else tuple(given))
 
     @property
     def matched(self) -> bool:

@@ -1,13 +1,17 @@
 """Learn a stream of classes, from Python."""
 
+from dataclasses import replace
 from typing import Literal
 
 from torch import nn
 
-from mrdc.data.stream import Stream
+from mrdc._utils.errors import UsageError
+from mrdc.data.stream import Stream, check_stream
 from mrdc.methods.base import Method
 from mrdc.nn.settings import TrainSettings
+from mrdc.training.check import check_learning
 from mrdc.training.learner import ClassLearner
+from mrdc.training.machine import machine
 from mrdc.training.phases import Phases
 from mrdc.training.results import RunResult
 from mrdc.training.resume import Keeper
@@ -77,5 +81,14 @@ def learn_classes(
     keeper: Keeper | None = None,
 ) -> RunResult:
     """`run_phases` with its settings in one object."""
+    check_learning(settings)
+    if not isinstance(method, Method) or not isinstance(stream, Stream):
+        given = f"{type(method).__name__} and {type(stream).__name__}"
+        raise UsageError(
+            "give a method, such as LUCIR(), and a stream, such as open_stream('photos'), not "
+            f"{given}"
+        )
+    check_stream(stream)
     phases = Phases(ClassLearner(method, stream, settings, network), keeper).run()
-    return summarise_classes(type(method).__name__.lower(), settings, phases, stream)
+    result = summarise_classes(type(method).__name__.lower(), settings, phases, stream)
+    return replace(result, **machine())

@@ -34,6 +34,12 @@ class MemorySettings(SearchSettings, Storage):
     strict_budget: bool = False
     """Charge parameters that the method adds to the network (AANets' second branch), as fp32."""
 
+    def __post_init__(self) -> None:
+        """From Python numbers will do for a budget and a quality."""
+        super().__post_init__()
+        for name in ("budget", "quality"):
+            object.__setattr__(self, name, str(getattr(self, name)))
+
 
 @dataclass(frozen=True)
 class MatchedMemory(MemorySettings):
