@@ -3,7 +3,7 @@
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from mrdc._utils.errors import BudgetError, ImageError, MemoryFileError, UsageError
 from mrdc.codec import CODECS
+from mrdc.codec.image import Pixels
+from mrdc.codec.jpeg import Jpeg
 from mrdc.data.photo import Photo
 from mrdc.memory.encode import Encoded
 from mrdc.memory.file import MemoryFile
@@ -187,6 +189,62 @@ def test_wrong_settings_are_refused(arguments: dict[str, object], message: str) 
     with pytest.raises(UsageError, match=message):
         ReplayMemory("1MB", **arguments)  # type: ignore[arg-type]
     assert (ReplayMemory("1MB").quality, ReplayMemory("1MB", "png").quality) == (75, None)
+
+
+class Broken(Jpeg):
+    """A codec of another package that keeps no promise."""
+
+    name: ClassVar[str] = "broken"
+    made: Any = None
+
+    def encode(self, image: Pixels, quality: int | None = None) -> Any:
+        return self.made
+
+    def tables(self, quality: int | None) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "codec broken: encode returned NoneType instead of bytes"),
+        (b"hello", "codec broken: encode returned what is no image file"),
+        (jpeg(0, 50, 8, 8), r"codec broken: encode made \(8, 8, 3\) of an image of the shape"),
+    ],
+)
+def test_what_a_codec_returns_is_checked(made: Any, message: str) -> None:
+    codec = Broken()
+    codec.made = made
+    memory = ReplayMemory("1MB", codec, 50)
+    with pytest.raises(UsageError, match=message):
+        memory.add({0: [jpeg(0)]})
+    assert len(memory) == 0
+
+
+def test_a_codec_that_is_missing_is_named(tmp_path: Path) -> None:
+    """Files made with it open once it is registered again."""
+    codec = Broken()
+    codec.made = jpeg(1, 20)
+    CODECS[codec.name] = codec
+    try:
+        memory = ReplayMemory("1MB", codec, 50)
+        memory.add({0: [jpeg(0)]})
+        memory.save(tmp_path / "a")
+        assert ReplayMemory.load(tmp_path / "a").encoded(0) == codec.made
+    finally:
+        del CODECS[codec.name]
+    with pytest.raises(UsageError, match=r"a: was made with the codec 'broken', which is not"):
+        ReplayMemory.load(tmp_path / "a")
+
+
+def test_wrong_arguments_are_explained() -> None:
+    memory = ReplayMemory("1MB")
+    with pytest.raises(UsageError, match=r"by label, as \{7: \[...\]\}, got <class 'list'>"):
+        memory.add([jpeg(0)])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="codec must be a name or an object such as Jpeg"):
+        ReplayMemory("1MB", Jpeg)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="batch_size and size must be 1 or more, got 4 and 0"):
+        memory.batches(4, 0)
 
 
 def test_quality_may_be_any_integer(tmp_path: Path) -> None:

@@ -347,6 +347,40 @@ def test_balanced_samples_draw_every_class_as_often() -> None:
     assert 60 < sum(index >= 32 for index in few) < 140
 
 
+def test_processes_draw_different_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of torchrun, unless a seed is given; the first draws as one alone does."""
+    memory = plain(20)
+    memory.add({0: BMP[:20]})
+    drawn = [plain_copy(memory).draw(5)]
+    for name, value in (("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        drawn.append(plain_copy(memory).draw(5))
+        assert memory.draw(5, seed=3) == plain_copy(memory).draw(5, seed=3)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def plain_copy(memory: ReplayMemory) -> ReplayMemory:
+    other = plain(20)
+    other.add({label: memory.encoded_images(label) for label in memory.labels})
+    return other
+
+
+def test_transforms_that_want_other_images_are_explained() -> None:
+    """The note says what they get."""
+    memory = plain(4)
+    memory.add({0: BMP[:1]})
+
+    def wants_pil(image: Any) -> Any:
+        raise TypeError("pic should be PIL Image")
+
+    memory.transform = wants_pil
+    with pytest.raises(TypeError, match="pic should be PIL Image") as raised:
+        memory[0]
+    assert "gets tensors (3, h, w) of type uint8" in raised.value.__notes__[0]
+
+
 def test_samples_are_transformed() -> None:
     """Images of one size after the transform make a batch; others are refused."""
     memory = ReplayMemory("1MB", "original", transform=lambda image: image[:, :2, :2].float())
@@ -373,5 +407,5 @@ def test_memories_describe_themselves() -> None:
     """The repr gives images, classes, bytes and codec."""
     memory = plain(4)
     memory.add({0: BMP[:2]})
-    found = f"<ReplayMemory: 2 images of 1 classes, {2 * SIZE} of {4 * SIZE} bytes, original>"
+    found = f"<ReplayMemory: 2 images of 1 class, {2 * SIZE} of {4 * SIZE} bytes, original>"
     assert repr(memory) == found

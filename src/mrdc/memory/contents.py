@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from mrdc._utils.errors import MissingError, UsageError
 from mrdc._utils.extras import Tensor, installed_torch
+from mrdc._utils.ranks import rank
+from mrdc._utils.text import count
 from mrdc._utils.threads import ordered, workers
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.image import Pixels
@@ -62,6 +64,8 @@ class Contents(DataSet):
     ):
         self.budget = parse_budget(budget, original_bytes)
         self.codec = CODECS.find(codec) if isinstance(codec, str) else codec
+        if not isinstance(self.codec, Codec):
+            raise UsageError(f"codec must be a name or an object such as Jpeg(), got {codec!r}")
         self.quality = self.codec.default_quality if quality is None else quality
         if accounting not in ("packed", "file"):
             raise UsageError(f"accounting must be 'packed' or 'file', got {accounting!r}")
@@ -80,7 +84,7 @@ class Contents(DataSet):
         self._index = Index({})
         self._loaded: StoredMemory | None = None  # holds the same images, if they were loaded
         self._epoch = 0  # of the next training batches
-        self._random = np.random.default_rng(seed)  # draws samples
+        self._random = np.random.default_rng((seed, rank()) if rank() else seed)  # draws samples
 
     @property
     def quality(self) -> int | None:
@@ -103,7 +107,8 @@ class Contents(DataSet):
     def __repr__(self) -> str:
         quality = "" if self.quality is None else f" {self.quality}"
         return (
-            f"<{type(self).__name__}: {len(self):,} images of {len(self._classes):,} classes, "
+            f"<{type(self).__name__}: {count(len(self), 'image')} of "
+            f"{count(len(self._classes), 'class')}, "
             f"{self.nbytes:,} of {self.budget_bytes:,} bytes, {self.codec.name}{quality}>"
         )
 
@@ -203,7 +208,16 @@ class Contents(DataSet):
         return self.class_names.get(label, str(label))
 
     def _view(self, image: Any) -> Any:
-        return image if self.transform is None else self.transform(image)
+        if self.transform is None:
+            return image
+        try:
+            return self.transform(image)
+        except TypeError as error:
+            error.add_note(
+                "The transform of a memory gets tensors (3, h, w) of type uint8: begin it with "
+                "torchvision.transforms.v2.ToImage(), which takes these and PIL images."
+            )
+            raise
 
     def _encoder(self) -> Encoder:
         return Encoder(self.codec, self.quality, self.accounting == "packed")
@@ -237,7 +251,8 @@ class Contents(DataSet):
             balanced: every class is equally likely, however many images it holds.
             values: names of values beside the images to return after the labels, such as
                 `images, labels, logits = memory.sample(32, values=("logits",))`.
-            seed: draw the same images in every call; by default each call draws others.
+            seed: draw the same images in every call; by default each call draws others, and so
+                does each process of torchrun.
 
         Raises:
             UsageError: the memory is empty, images differ in size, or lack a value.
@@ -271,6 +286,8 @@ class Contents(DataSet):
         """
         if installed_torch() is None:
             raise MissingError("batches needs torch: pip install 'mrdc[train]', or use sample")
+        if batch_size < 1 or size < 1:
+            raise UsageError(f"batch_size and size must be 1 or more, got {batch_size} and {size}")
         if epoch is None:
             epoch = self._epoch
             self._epoch += train

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from mrdc._utils.errors import ImageError
+from mrdc._utils.errors import ImageError, UsageError
 from mrdc.codec import Codec
 from mrdc.codec.headers import join, split
+from mrdc.codec.image import decode
 from mrdc.codec.jpeg_progressive import has_scans, seal
 from mrdc.codec.scaled import restored, stored_scale
 from mrdc.data.photo import Photo
@@ -117,9 +118,23 @@ class Encoder:
             stream = self.codec.encode(pixels, self.quality)
         except ImageError as error:
             raise ImageError(f"{name}: {error}") from None
+        if not type(self.codec).__module__.startswith("mrdc."):
+            self._check(stream, pixels.shape, name)
         if source is not None and len(source) <= len(stream):
             return self._made(item, source, kept=True)
         return self._made(item, stream)
+
+    def _check(self, stream: object, shape: tuple[int, ...], name: str) -> None:
+        """Refuse what the codec of another package made, unless it is an image of this shape."""
+        codec = f"codec {self.codec.name}"
+        if not isinstance(stream, bytes):
+            raise UsageError(f"{codec}: encode returned {type(stream).__name__} instead of bytes")
+        try:
+            found = decode(stream, name).shape
+        except ImageError as error:
+            raise UsageError(f"{codec}: encode returned what is no image file ({error})") from None
+        if found != shape:
+            raise UsageError(f"{codec}: encode made {found} of an image of the shape {shape}")
 
     def _made(self, item: Arrival, stream: bytes, kept: bool = False) -> Encoded:
         digest = image_digest(stream)

@@ -13,6 +13,7 @@ from PIL import Image as Pillow
 from mrdc._utils.errors import BudgetError, UsageError
 from mrdc._utils.store_path import as_path
 from mrdc._utils.threads import workers
+from mrdc.codec import CODECS
 from mrdc.data.photo import Photo, channels_first
 from mrdc.memory.accounting import entry_cost, room
 from mrdc.memory.budget import Budget, parse_budget
@@ -58,7 +59,8 @@ class ReplayMemory(Storing):
         fade: cut scans of images of codec jpeg-progressive before dropping images or leaving
             them out. All images fade evenly, down to 5 of 10 scans.
         class_names: names by label, for messages and the file.
-        transform: applied to each image when it is read as an item or sampled, not by `batches`.
+        transform: applied to each image, a uint8 tensor (3, h, w), when it is read as an item or
+            sampled, not by `batches`.
         original_bytes: mean bytes of an original image, for budgets such as "20/class".
         spool: a folder for an unnamed temporary file that holds the images instead of RAM.
         part_size: `save` writes a folder of memory files of at most this many bytes, instead of
@@ -96,6 +98,8 @@ class ReplayMemory(Storing):
             BudgetError: a class would hold no image.
             ImageError: an image cannot be read (and `skip` is not given).
         """
+        if not isinstance(images, Mapping):
+            raise UsageError(f"images must be given by label, as {{7: [...]}}, got {type(images)}")
         ranked: dict[int, Sequence[Item]] = {}
         for given, of_class in images.items():
             label = as_label(given)
@@ -301,19 +305,27 @@ class ReplayMemory(Storing):
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], transform: Transform | None = None
+        cls, path: str | os.PathLike[str], transform: Transform | None = None, seed: int = 0
     ) -> "ReplayMemory":
         """Open a memory file or a folder of parts, by path or URL; images are read when needed."""
         stored = open_memory(path)
         meta = stored.meta
+        try:
+            codec = CODECS.find(meta["codec"])
+        except UsageError:
+            raise UsageError(
+                f"{path}: was made with the codec {meta['codec']!r}, which is not registered: "
+                "import the module that does that first (--plugin MODULE, or MRDC_PLUGINS)"
+            ) from None
         memory = cls(
             stored.budget,
-            meta["codec"],
+            codec,
             meta["quality"],
             accounting=meta["accounting"],
             class_names=stored.class_names,
             transform=transform,
             part_size=stored.part_size,
+            seed=seed,
         )
         memory.notes, memory.box_classes = meta["notes"], stored.box_classes
         memory.fade = meta["fade"]

@@ -190,10 +190,11 @@ class Storing(Contents):
     ) -> None:
         """Refuse a class that would hold no image."""
         for label in (label for label, images in kept.items() if not images):
+            firsts = sum(int(images.sizes[0]) for images in classes.values())
             raise BudgetError(
                 f"the budget leaves {max(left, 0):,} bytes for the images of {len(classes)} "
-                f"classes, so no image of class {self._name(label)!r} fits: its first takes "
-                f"{classes[label].sizes[0]:,}; raise the budget"
+                f"classes, so no image of class {self._name(label)!r} fits: the first images of "
+                f"all classes take {firsts:,} bytes together; raise the budget"
             )
 
     def _replace(self, classes: dict[int, ClassImages]) -> None:
