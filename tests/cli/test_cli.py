@@ -117,7 +117,7 @@ def test_list_presets(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lucyr", "did you mean 'lucir'?"),
         ("lucyr --help", "did you mean 'lucir'?"),
         ("cub-6-lucir --data x", "unknown preset 'cub-6-lucir': `mrdc list presets`"),
-        ("gone.toml", "gone.toml: cannot be read as settings"),
+        ("gone.toml", "gone.toml: no such file"),
     ],
 )
 def test_unknown_names_are_refused(verb: str, arguments: str, message: str, cli: Cli) -> None:

@@ -57,7 +57,10 @@ REFUSED = [
     ("--train.brightness 5", "--train.brightness must be at most 1"),
     ("--train.weight-decay -1", "--train.weight-decay must be 0 or more"),
     ("--train.weight-decay inf", "--train.weight-decay must be 0 or more and finite, got inf"),
-    ("--memory.quality best", "--memory.quality best: give auto, dynamic, original or a"),
+    (
+        "--memory.quality best",
+        "--memory.quality best: give auto, dynamic, original, a number, or run:",
+    ),
     ("--memory.quality -5", "--memory.quality -5: give auto"),
     ("--memory.quality 50 --memory.codec jpeg webp", "give one --memory.codec with it"),
     ("--memory.qualities 50 101", "from 1 to 100, got 101"),

@@ -110,6 +110,7 @@ class RemoveCommand:
     """Names or labels of classes."""
     output: Changed = None
     force: Force = False
+    plugin: Plugins = ()
     json: Json = False
 
 
@@ -126,6 +127,7 @@ class RebudgetCommand:
     from now on also when classes are added."""
     output: Changed = None
     force: Force = False
+    plugin: Plugins = ()
     json: Json = False
 
 
@@ -144,6 +146,7 @@ class MergeCommand:
     part_size: str | None = None
     """As for `pack`; by default that of the first memory."""
     force: Force = False
+    plugin: Plugins = ()
     json: Json = False
 
 

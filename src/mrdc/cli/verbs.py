@@ -135,7 +135,14 @@ def merge(command: commands.MergeCommand, console: Console) -> int:
     found = edit.merge(
         command.memories, command.output, command.budget, command.force, command.part_size
     )
-    return answer(command.json, found.to_json(), lambda: memories.edited(console, found))
+
+    def show() -> None:
+        memories.edited(console, found)
+        if command.budget is None and len(found.memory) < found.before:
+            first = printable(str(command.memories[0]))
+            console.print(f"The budget is that of {first}; with --budget more images may fit.")
+
+    return answer(command.json, found.to_json(), show)
 
 
 def report(command: commands.ReportCommand, console: Console) -> int:
@@ -268,6 +275,9 @@ def sweep(name: str, flags: list[str], console: Console) -> int:
     answer(command.json, found, lambda: runs.sweep(console, found))
     failed, total = len(found["failed"]), len(found["failed"]) + len(found["runs"])
     if failed:
+        reasons = {one["error"] for one in found["failed"]}
+        if failed == total > 1 and len(reasons) == 1:
+            raise SweepError(f"all {total} runs failed: {reasons.pop()}")
         raise SweepError(f"{failed} of {total} runs failed; run the same command to retry them")
     return 0
 

@@ -19,6 +19,8 @@ def saved_folder(source: str) -> Path | None:
     if not source.startswith(PREFIX) or Path(source).exists():
         return None
     folder = Path(source.removeprefix(PREFIX)).expanduser()
+    if not folder.exists():
+        raise DataError(f"{folder}: no such folder; give {PREFIX} one that save_to_disk wrote")
     if not is_saved(folder):
         raise DataError(
             f"{folder}: no data set in it; give {PREFIX} a folder that save_to_disk wrote"

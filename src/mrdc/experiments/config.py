@@ -30,6 +30,8 @@ def named(name: str) -> Named:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except FileNotFoundError:
+        raise UsageError(f"{name}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{name}: cannot be read as settings ({error})") from None
     if not isinstance(values, dict) or not isinstance(values.get("recipe"), str):

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
+from threading import Event
 from typing import IO, Any
 
 from mrdc._utils.errors import OutputError, UsageError
@@ -26,6 +27,7 @@ from mrdc.experiments.settings import AnySettings
 from mrdc.training.results import RunResult
 
 CELL = "cell.json"
+INTERRUPTED = 130  # exit code
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,18 @@ def sweep(made: Sequence[Cell], jobs: int | None, report: Report = no_report) ->
         count = f"{next(numbers)} of {len(made)}"
         report(cell, None, count)
         outcome = _run(cell, life)
-        report(cell, outcome, count)
+        if not ending.is_set():
+            report(cell, outcome, count)
         return outcome
 
+    ending = Event()
     reading, writing = os.pipe()  # runs end when it is closed: by an error, or with this process
     with open(reading) as life, ThreadPoolExecutor(limit) as pool, open(writing, "w"):
-        return list(pool.map(one, made))
+        try:
+            return list(pool.map(one, made))
+        except BaseException:
+            ending.set()
+            raise
 
 
 def _run(cell: Cell, life: IO[str]) -> Outcome:
@@ -130,8 +138,11 @@ def _run(cell: Cell, life: IO[str]) -> Outcome:
     if child.returncode:
         with suppress(OSError):  # not empty
             cell.folder.rmdir()
+        if child.returncode == INTERRUPTED:
+            raise KeyboardInterrupt
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        return Failure(str(cell.folder), last.removeprefix("mrdc: "))
+        why = last.removeprefix("mrdc: ").removeprefix(f"{cell.folder}: ")
+        return Failure(str(cell.folder), why)
     return finished(cell.folder) or Failure(str(cell.folder), "the run left no result")
 
 

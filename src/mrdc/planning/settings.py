@@ -141,8 +141,8 @@ class PlanSettings(ChoiceSettings, Source):
     """Also compute the exact k-DPP probabilities and L_2, which embeds every image."""
     skip_bad: bool = False
     """Skip unreadable or missing images, and list them."""
-    cache: bool = True
-    """Cache features in $MRDC_CACHE or the user cache folder; --no-cache turns that off."""
+    cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """Do not cache features, which are otherwise kept in $MRDC_CACHE or the user cache folder."""
     seed: int = 0
     """Seed of random_choice and --sample."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

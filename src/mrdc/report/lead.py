@@ -44,7 +44,7 @@ def sentences(groups: Sequence[Group]) -> list[str]:
         return [differences(pairs)]
     if not grids:
         return [verdict({f"“{group.label}”": group for group in groups}, "settings")]
-    said = [verdict(grid, "qualities") + picked(grid) for grid in grids]
+    said = [verdict(grid, "qualities") + picked(grid) + only_originals(grid) for grid in grids]
     names = [next(iter(grid.values())).first.name for grid in grids]
     return [f"{name}: {one}" for name, one in zip(names, said, strict=True)] if said[1:] else said
 
@@ -109,6 +109,13 @@ def lead(ours: Mapping[int, float], others: Mapping[int, float]) -> Difference:
     """Difference over pairs of the same seed; without any, of the means."""
     apart = Difference(mean(ours.values()) - mean(others.values()), None, 0)
     return difference(ours, others) or apart
+
+
+def only_originals(grid: Mapping[str, Group]) -> str:
+    """That a grid compares nothing, as every run of it has stored originals."""
+    if {run.quality for group in grid.values() for run in group.runs} != {"original"}:
+        return ""
+    return " All runs stored originals: to compare, choose a budget that they do not all fit."
 
 
 def picked(grid: Mapping[str, Group]) -> str:

@@ -322,7 +322,8 @@ def fixed_quality(memory: MemorySettings) -> Pair:
         return CODECS[ORIGINAL], None
     if not memory.quality.isdecimal():
         raise UsageError(
-            f"--memory.quality {memory.quality}: give auto, dynamic, original or a number"
+            f"--memory.quality {memory.quality}: give auto, dynamic, original, a number, "
+            "or run:FOLDER"
         )
     if len(codecs) > 1:
         raise UsageError(f"--memory.quality {memory.quality}: give one --memory.codec with it")
