@@ -176,7 +176,7 @@ WORTH = {
 }
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
 LARGE = ("cub", "flowers", "cars", "caltech", "flowers-small")  # 48 classes first, or more
-SMALL = ("cifar", "tiny", "tiny2", "imagenette", "scenes", "hands", "textures-grid")
+SMALL = ("cifar", "tiny", "tiny2", "imagenette", "scenes", "hands", "pets", "textures-grid")
 GRIDS = (*LARGE, *SMALL)
 RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed")
 PLAIN = ("imagenette-replay", "imagenette-default", "scenes-replay", "scenes-default")
@@ -209,6 +209,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid flowers-small": lambda: grid("flowers-small", "8/class"),
     "grid imagenette": lambda: grid("imagenette", "5/class"),
     "grid scenes": lambda: grid("scenes", "5/class"),
+    "grid pets": lambda: grid("pets", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match cub-relaxed": lambda: matched("cub-relaxed", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
