@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from common import compare, emit, machine, made_up, race
 from mrdc.data.photo import Photo
-from mrdc.nn.embed import embed, load_embedder
+from mrdc.nn.embed import embed
+from mrdc.nn.embedder import load_embedder
 
 SPIN = {"short": "2000", "usual": None}  # GOMP_SPINCOUNT
 BUSY = "while True: pass"

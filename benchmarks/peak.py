@@ -33,7 +33,7 @@ assert not code, code
 HERDING = f"""
 import sys
 import mrdc
-from mrdc.nn.embed import Embedder
+from mrdc.nn.embedder import Embedder
 network = lambda images: images[:, :, ::4, ::4].flatten(1).float()  # (n, {WIDTH})
 mrdc.pack(sys.argv[1], "100GB", sys.argv[2], qualities={QUALITY}, cache=False,
           embed=Embedder(network, size=32))

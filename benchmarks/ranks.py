@@ -24,7 +24,7 @@ from mrdc.distributed.group import backend, world
 from mrdc.distributed.launch import launch
 from mrdc.distributed.norms import synchronised
 from mrdc.methods.options import make_method
-from mrdc.nn.embed import pick_device
+from mrdc.nn.embedder import pick_device
 from mrdc.nn.settings import TrainSettings
 from mrdc.training.architecture import make_architecture
 from mrdc.training.fit import Step

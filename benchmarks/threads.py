@@ -7,7 +7,8 @@ from torch import Tensor
 
 from common import emit, machine, options, race, sources
 from mrdc.data.photo import Photo
-from mrdc.nn.embed import Embedder, embed
+from mrdc.nn.embed import embed
+from mrdc.nn.embedder import Embedder
 
 IMAGES, REPEATS, THREADS = 2000, 3, (1, 2, 4, 8, 16)
 

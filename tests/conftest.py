@@ -17,8 +17,9 @@ from torch import Tensor
 
 from mrdc.codec import CODECS
 from mrdc.codec.image import Pixels
+from mrdc.data.photo import Photo
 from mrdc.nn.checkpoint import WIDTHS
-from mrdc.nn.embed import Embedder
+from mrdc.nn.embedder import Embedder
 
 settings.register_profile("mrdc", deadline=None)  # a busy machine is no failure
 settings.load_profile("mrdc")
@@ -38,6 +39,11 @@ def pixels(seed: int, height: int = 24, width: int = 32) -> Pixels:
 def jpeg(seed: int, quality: int = 95, height: int = 24, width: int = 32) -> bytes:
     """The same image as a JPEG file."""
     return CODECS["jpeg"].encode(pixels(seed, height, width), quality)
+
+
+def shots(count: int) -> list[Photo]:
+    """Photos of such files."""
+    return [Photo(f"{n}.jpg", lambda n=n: jpeg(n)) for n in range(count)]  # type: ignore[misc]
 
 
 def project(images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrdc.distributed import ray_engine
-from mrdc.nn.embed import Embedder
+from mrdc.nn.embedder import Embedder
 from mrdc.planning.pack import run_pack
 from mrdc.planning.plan import run_plan
 from mrdc.planning.settings import PackSettings

@@ -11,12 +11,13 @@ from torch import Tensor
 from mrdc._utils.errors import DataError, ImageError, UsageError
 from mrdc._utils.threads import ordered, using, workers
 from mrdc.data.photo import Photo
-from mrdc.nn.embed import Embedder, embed
+from mrdc.nn.embed import embed
+from mrdc.nn.embedder import Embedder
 from mrdc.nn.feature_cache import FeatureCache
 from mrdc.planning.pack import run_pack
 from mrdc.planning.plan import plan, run_plan
 from mrdc.planning.settings import PackSettings
-from tests.conftest import jpeg, project
+from tests.conftest import project, shots
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -55,10 +56,6 @@ class Backwards:
 
     def sends(self, job: object) -> bool:
         return False
-
-
-def shots(count: int) -> list[Photo]:
-    return [Photo(f"{n}.jpg", lambda n=n: jpeg(n)) for n in range(count)]  # type: ignore[misc]
 
 
 def test_many_jobs_go_to_the_engine_in_order() -> None:

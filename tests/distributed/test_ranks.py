@@ -25,7 +25,8 @@ from mrdc.memory.audit import audit
 from mrdc.methods import METHODS, TrainSettings
 from mrdc.methods.options import make_method
 from mrdc.nn.checkpoint import WIDTHS, digest
-from mrdc.nn.embed import embed_together, network_embedder
+from mrdc.nn.embed import embed_together
+from mrdc.nn.embedder import network_embedder
 from mrdc.training.check import check_ranks
 from mrdc.training.exemplars import Exemplars
 from mrdc.training.feed import open_feed

@@ -17,7 +17,7 @@ from mrdc._utils.threads import engine, ordered, workers
 from mrdc.codec.image import Pixels
 from mrdc.data.photo import Photo
 from mrdc.distributed import ray_engine
-from mrdc.nn.embed import Embedder
+from mrdc.nn.embedder import Embedder
 from mrdc.nn.feature_cache import FeatureCache
 from mrdc.planning.pack import run_pack
 from mrdc.planning.plan import run_plan

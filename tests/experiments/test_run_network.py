@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from mrdc.experiments.folder import RESULTS
 from mrdc.memory.audit import audit
 from mrdc.nn.checkpoint import read_checkpoint
-from mrdc.nn.embed import load_embedder
+from mrdc.nn.embedder import load_embedder
 from tests.experiments.conftest import Unbroken
 from tests.processes import Cli, contents
 

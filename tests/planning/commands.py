@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import Jpeg
-from mrdc.nn.embed import Embedder
+from mrdc.nn.embedder import Embedder
 from mrdc.planning.pack import Packed, run_pack
 from mrdc.planning.plan import Plan, run_plan
 from mrdc.planning.settings import PackSettings, PlanSettings

@@ -13,7 +13,8 @@ from mrdc.codec import CODECS
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
 from mrdc.memory.replay import ReplayMemory
-from mrdc.nn.embed import Embedder, embed
+from mrdc.nn.embed import embed
+from mrdc.nn.embedder import Embedder
 from mrdc.planning.learn import Replay
 from mrdc.planning.search import Found, Pool, search
 from mrdc.planning.selection import herding, kernel_herding

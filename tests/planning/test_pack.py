@@ -10,7 +10,7 @@ from mrdc import pack
 from mrdc._utils.errors import OutputError
 from mrdc.memory.audit import audit
 from mrdc.memory.replay import ReplayMemory
-from mrdc.nn.embed import Embedder
+from mrdc.nn.embedder import Embedder
 from tests.conftest import jpeg, project
 from tests.planning.commands import packed, planned
 

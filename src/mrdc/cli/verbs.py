@@ -247,7 +247,7 @@ def launched(command: commands.RunCommand | commands.DetectCommand, arguments: l
     if command.nproc < 1:
         raise UsageError(f"--nproc must be 1 or more, got {command.nproc}")
     from mrdc.distributed.launch import launch
-    from mrdc.nn.embed import pick_device
+    from mrdc.nn.embedder import pick_device
 
     if pick_device(command.device).type == "cuda":
         import torch

@@ -27,7 +27,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
 from mrdc._utils.errors import UsageError
-from mrdc.nn.embed import load_state
+from mrdc.nn.embedder import load_state
 from mrdc.nn.lite0 import STAGES, Lite0, lite0
 
 Detector = Literal["r50", "r18", "lite0"]

@@ -26,7 +26,7 @@ from mrdc.detection.stream import SceneStream
 from mrdc.distributed.group import world
 from mrdc.methods.options import with_options
 from mrdc.nn.checkpoint import Checkpoint
-from mrdc.nn.embed import Embedder, exact, pick_device
+from mrdc.nn.embedder import Embedder, exact, pick_device
 from mrdc.nn.settings import TrainSettings
 from mrdc.planning.volume import gram
 from mrdc.training.exemplars import Exemplars

@@ -16,7 +16,7 @@ from mrdc.detection.settings import DetectSettings
 from mrdc.experiments.settings import AnySettings
 from mrdc.memory.budget import parse_budget
 from mrdc.methods.options import make_method
-from mrdc.nn.embed import pick_device
+from mrdc.nn.embedder import pick_device
 from mrdc.training.architecture import make_architecture
 from mrdc.training.check import check_common, check_learning, check_numbers, check_ranks
 from mrdc.training.settings import MemorySettings

@@ -20,7 +20,7 @@ from mrdc.memory.fill import Skip
 from mrdc.nn.feature_cache import FeatureCache
 
 if TYPE_CHECKING:
-    from mrdc.nn.embed import Embedder
+    from mrdc.nn.embedder import Embedder
 
 CHUNK = 32  # photos that a worker holds at a time, or a batch of the network if that is larger
 TORCH_THREADS = 2  # of a worker, at most: oneDNN rounds alike from two threads on, one differs

@@ -17,7 +17,7 @@ from mrdc.planning.search import Progress, Ranking, compress_all, in_order, quie
 from mrdc.planning.settings import Location, PlanSettings
 
 if TYPE_CHECKING:
-    from mrdc.nn.embed import Embedder
+    from mrdc.nn.embedder import Embedder
 
 
 @dataclass(frozen=True)

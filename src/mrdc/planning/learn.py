@@ -37,7 +37,7 @@ from mrdc.planning.selection import SELECTORS, random_choice, usual_selector
 from mrdc.planning.settings import ChoiceSettings, SearchSettings
 
 if TYPE_CHECKING:
-    from mrdc.nn.embed import Embedder
+    from mrdc.nn.embedder import Embedder
 
 FOUND = Found([], None, None, [])  # before any search
 
@@ -214,7 +214,8 @@ class Replay:
         )
 
     def _features(self, photos: Sequence[Photo], stage: str) -> Tensor:
-        from mrdc.nn.embed import as_embedder, embed, load_embedder, with_size
+        from mrdc.nn.embed import embed
+        from mrdc.nn.embedder import as_embedder, load_embedder, with_size
 
         if self._embedder is None:
             given = as_embedder(self.embed, self.view)

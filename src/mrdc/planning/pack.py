@@ -31,7 +31,7 @@ from mrdc.planning.search import Progress, compress_all, quiet, search, search_s
 from mrdc.planning.settings import PackSettings
 
 if TYPE_CHECKING:
-    from mrdc.nn.embed import Embedder
+    from mrdc.nn.embedder import Embedder
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from mrdc.planning.settings import SYMBOLS, Criterion, PlanSettings
 from mrdc.planning.volume import Volume
 
 if TYPE_CHECKING:
-    from mrdc.nn.embed import Embedder
+    from mrdc.nn.embedder import Embedder
 
 CHOSEN = ("codec", "quality", "quantity", "bytes")  # fields of a chosen candidate in JSON
 
@@ -243,7 +243,7 @@ def given_embedder(options: PlanOptions) -> "Embedder | None":
     if isinstance(embed, str):
         return None
     check_torch(needed=True, select="features")
-    from mrdc.nn.embed import as_embedder
+    from mrdc.nn.embedder import as_embedder
 
     return as_embedder(embed)
 

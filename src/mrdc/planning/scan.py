@@ -34,7 +34,7 @@ from mrdc.planning.selection import (
 from mrdc.planning.settings import PlanSettings
 
 if TYPE_CHECKING:
-    from mrdc.nn.embed import Embedder
+    from mrdc.nn.embedder import Embedder
     from mrdc.nn.feature_cache import FeatureCache
 
 NOTE = " " * 200  # placeholder for the notes on one candidate in a memory file
@@ -148,7 +148,7 @@ def scan(
     try:
         features: Sequence[Any] = [np.empty((len(photos), 0)) for photos in images.photos]
         if needed:
-            from mrdc.nn.embed import load_embedder, with_size
+            from mrdc.nn.embedder import load_embedder, with_size
             from mrdc.nn.feature_cache import open_cache
 
             name = settings.embed if embedder else with_size(settings.embed, images.all_photos)

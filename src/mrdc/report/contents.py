@@ -23,7 +23,8 @@ from mrdc.data.shapes import shapes_splits
 from mrdc.data.shards import is_pattern
 from mrdc.experiments.settings import built_in
 from mrdc.memory.file import MemoryFile
-from mrdc.nn.embed import Embedder, embed, load_embedder
+from mrdc.nn.embed import embed
+from mrdc.nn.embedder import Embedder, load_embedder
 from mrdc.report.figures import COLOURS, Figure, Section, Strip, drawn, short
 from mrdc.report.plane import Planes
 from mrdc.report.runs import RunRecord

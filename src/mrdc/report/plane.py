@@ -14,7 +14,8 @@ from torch import Tensor
 from mrdc.codec import Codec
 from mrdc.data.photo import Photo
 from mrdc.memory.file import MemoryFile
-from mrdc.nn.embed import Embedder, embed
+from mrdc.nn.embed import embed
+from mrdc.nn.embedder import Embedder
 from mrdc.report.figures import COLOURS, MARKS, Figure, drawn, wrapped
 from mrdc.report.runs import RunRecord
 

@@ -8,7 +8,7 @@ from mrdc._utils.errors import ImageError
 from mrdc._utils.text import ratio, size, small_number
 from mrdc.codec import CODECS
 from mrdc.data import open_images
-from mrdc.nn.embed import load_embedder
+from mrdc.nn.embedder import load_embedder
 from mrdc.planning.plan import Plan
 from mrdc.planning.resize import shrunk
 from mrdc.planning.settings import SYMBOLS

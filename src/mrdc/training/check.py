@@ -7,7 +7,7 @@ from mrdc._utils.errors import UsageError
 from mrdc._utils.typed import check_words
 from mrdc.distributed.group import world
 from mrdc.memory.budget import parse_budget
-from mrdc.nn.embed import pick_device
+from mrdc.nn.embedder import pick_device
 from mrdc.training.exemplars import fixed_quality
 from mrdc.training.settings import LearnSettings, MemorySettings
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from mrdc.data.examples import Examples
 from mrdc.data.views import centre_views
 from mrdc.distributed.group import world
-from mrdc.nn.embed import exact
+from mrdc.nn.embedder import exact
 from mrdc.nn.net import Net, Output
 from mrdc.training.feed import SHARE, Resident, free_memory
 

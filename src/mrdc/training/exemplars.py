@@ -22,7 +22,8 @@ from mrdc.memory.encode import Encoded
 from mrdc.memory.fade import mean_scans
 from mrdc.memory.replay import ReplayMemory
 from mrdc.methods.lesson import Substitutes
-from mrdc.nn.embed import Embedder, embed_together
+from mrdc.nn.embed import embed_together
+from mrdc.nn.embedder import Embedder
 from mrdc.planning.choice import check_criterion
 from mrdc.planning.scan import rank
 from mrdc.planning.search import (

@@ -22,7 +22,8 @@ from mrdc.methods.base import Method, learned_names, names_first_phase, reads_ma
 from mrdc.methods.lesson import Lesson, Loss, Substitutes
 from mrdc.nn.checkpoint import Checkpoint, digest
 from mrdc.nn.compile import compiled, compiling
-from mrdc.nn.embed import Embedder, embed_together, network_embedder, pick_device
+from mrdc.nn.embed import embed_together
+from mrdc.nn.embedder import Embedder, network_embedder, pick_device
 from mrdc.nn.net import Maps, Net
 from mrdc.nn.settings import TrainSettings
 from mrdc.training.architecture import extra_bytes, make_architecture
