@@ -2,18 +2,12 @@
 
 from collections.abc import Iterator
 from statistics import mean, median, stdev
-from unittest.mock import patch
 
 from common import Row, table
 from mrdc._utils.text import ratio
 from mrdc.detection.methods import SCENE_METHODS
-from mrdc.experiments.choice import regret as losses
 from mrdc.experiments.presets import COLUMNS, TABLE_1
-from mrdc.planning.settings import LIMITS
-from mrdc.report.choices import choice, rule_row
-from mrdc.report.choices import trials as grid_runs
-from mrdc.report.figures import Grid
-from runs import records, results, runs_of
+from runs import results, runs_of
 
 APS = ("ap", "ap50", "ap75")
 # Deviations of the paper's CUB columns (5, 10 and 25 phases)
@@ -30,11 +24,6 @@ DEVIATIONS: dict[str, tuple[float, float, float]] = {
     "lucir-dde": (0.65, 0.69, 0.33),
     "lucir-dde-mrdc": (0.60, 0.48, 0.34),
 }
-
-LIMITS_TRIED = (
-    *((0.95, high) for high in (1.02, 1.03, 1.04, 1.05)),
-    *((1 - both, 1 + both) for both in (0.02, 0.03, 0.06, 0.08, 0.1, 0.2, 0.5)),
-)
 
 
 def groups(label: str, budget: str = "20/class") -> dict[tuple[str, int], list[Row]]:
@@ -177,26 +166,6 @@ def matched(label: str, budget: str) -> str:
                     f"{run['new_as_new'][-1]:.1f}",
                 ]
             )
-    return table(*rows)
-
-
-def regret(*labels: str, by_grid: bool = True) -> str:
-    """Losses of every rule for choosing a quality against grids of full runs."""
-    parts = choice(records(*labels)).parts
-    grids = [part for part in parts if isinstance(part, Grid)]
-    shown = grids if by_grid else grids[:1]
-    return "\n".join(f"{part.caption}\n\n{table(*part.rows)}" for part in shown)
-
-
-def bounds(*labels: str) -> str:
-    """Losses of r with other limits: the row of r in the table of `regret`."""
-    rows: list[list[object]] = [["r between", "mean", "interval", "worst"]]
-    found = grid_runs(records(*labels))
-    for low, high in LIMITS_TRIED:
-        with patch.dict(LIMITS, {"ratio-per-image": (low, high)}):
-            lost = next(row for row in losses(found)["rules"] if row["rule"] == "r")
-        span = f"{low:g} and {high:g}"
-        rows.append([span, *(rule_row(lost)[str(name)] for name in rows[0][1:])])
     return table(*rows)
 
 

@@ -25,18 +25,16 @@ from arm_tables import (
     selector,
     stored_as,
 )
+from choice_tables import bounds, planned, plans, regret, samples
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
-from mrdc._utils.text import ratio
 from peer_tables import peers, peers_in_short
 from run_tables import (
-    bounds,
     compared,
     grid,
     matched,
     pairs,
     ratios,
-    regret,
     scene_pairs,
     scenes,
     trials,
@@ -61,70 +59,6 @@ RESULTS = ("choice", "replay", "detection", "built-in")
 DOCS = ("adapters", "fading", "scale", "speed", *(f"results/{name}" for name in RESULTS))
 NAMES = ("README.md", "REPRODUCTION.md", *(f"docs/{name}.md" for name in DOCS))
 PAGES = [HERE.parent / name for name in NAMES]
-
-
-def name(candidate: Row) -> str:
-    quality = candidate["quality"]
-    return candidate["codec"] if quality is None else f"{candidate['codec']} {quality}"
-
-
-def plans() -> str:
-    """Every plan: images and R_q by candidate, the choice in bold."""
-    parts = []
-    for plan in read("plan"):
-        exact = any("l2" in candidate for candidate in plan["candidates"])
-        parts.append(
-            f"{plan['label']}, {plan['budget']['text']}, r {allowed(plan)}, "
-            f"{plan['seconds']:.0f} s\n(commit {plan['commit']}, {plan['gpu'] or plan['cpu']})\n"
-        )
-        head = ["candidate", "bytes/image", "images", "R_q", "r", "discrepancy", "verdict"]
-        rows: list[list[object]] = [[*head, *(["log Z_q", "L_2"] if exact else [])]]
-        for c in plan["candidates"]:
-            label = f"**{name(c)}**" if c["verdict"] == "chosen" else name(c)
-            each = f"{c['bytes'] / c['quantity']:,.0f}"
-            ratios = [ratio(c["volume_ratio"]), f"{c['ratio_per_image']:.4f}"]
-            measured = [*ratios, f"{c['discrepancy']:.4f}"]
-            cells = [label, each, f"{c['quantity']:,}", *measured, c["verdict"]]
-            if exact:
-                cells += [f"{c['log_z']:.2f}", f"{c['l2']:.3f}"] if "l2" in c else ["", ""]
-            rows.append(list(cells))
-        file = plan["audit"]
-        parts.append(table(*rows))
-        parts.append(
-            f"`pack` wrote {file['items']:,} images, {file['payload_bytes']:,} of "
-            f"{file['budget_bytes']:,} budget bytes, in a file of {file['file_bytes']:,}; "
-            f"audit: {'sound' if file['ok'] else file['problems']}.\n"
-        )
-    return "\n".join(parts)
-
-
-def allowed(plan: Row) -> str:
-    """Where r had to lie; it was an equal distance from 1 at first."""
-    if "limits" in plan:
-        return "between {} and {}".format(*plan["limits"])
-    return f"within {plan['epsilon']} of 1"
-
-
-def samples() -> str:
-    """Plans on some classes: how often they agree with the plan on all, for how much work."""
-    head = ["data", "classes", "drawn", "chosen by all", "same choice", "sure", "sure and right"]
-    rows: list[list[object]] = [[*head, "error of r at 10", "images embedded"]]
-    for row in read("sample"):
-        of = f"of {row['runs']}"
-        rows.append(
-            [
-                row["label"],
-                row["classes"],
-                row["sample"],
-                row["chosen"],
-                f"{row['same']} {of}",
-                f"{row['sure']} {of}",
-                f"{row['sure_and_same']} of {row['sure']}",
-                f"{row['error']:.4f}",
-                f"{100 * row['work']:.0f} %",
-            ]
-        )
-    return table(*rows)
 
 
 def studies() -> str:
@@ -185,6 +119,11 @@ MATCHED = ("cub", "cub-2", "caltech", "cifar", "tiny", "tiny2", "imagenette", "s
 DEFAULT_GRIDS = tuple(f"{data}-default" for data in (*MATCHED, "textures"))
 LOW = ("low", "cub-2-default", "caltech-default", "imagenette-default", "scenes-default")
 REPLAY_GRIDS = ("imagenette-replay", "scenes-replay")
+PLANNED = {  # plans, and runs on the same images in the same bytes
+    **{name: name for name in ("cub", "flowers", "cars", "caltech", "cifar", "tiny")},
+    **{name: name for name in ("imagenette", "scenes", "hands")},
+    "pets-small": "pets",
+}
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -245,6 +184,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "candidates tiny": lambda: arms("jpeg 25", *TINY, of=candidate),
     "remedies tiny": lambda: arms("`lucir`", *TINY, of=remedy),
     "regret": lambda: regret(*GRIDS),
+    "regret plan": lambda: planned("5/class", PLANNED),
     "regret large": lambda: regret(*LARGE, by_grid=False),
     "regret replay": lambda: regret(*REPLAY_GRIDS, by_grid=False),
     "regret relaxed": lambda: regret(*RELAXED_GRIDS),
