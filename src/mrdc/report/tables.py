@@ -32,10 +32,10 @@ def what_was_run(runs: Sequence[RunRecord]) -> Section:
     notes = [f"{run.path}: {problem}." for run in runs for problem in run.problems]
     for run in runs:
         if run.result is not None:
-            told = ["synthetic images, built in"] if run.result.synthetic else []
-            told += [HELD_OUT] if run.result.held_out else []
-            told += [learned(run.result.in_training)] if run.result.in_training else []
-            notes += [f"{run.data}: {what}." for what in told]
+            remarks = ["synthetic images, built in"] if run.result.synthetic else []
+            remarks += [HELD_OUT] if run.result.held_out else []
+            remarks += [learned(run.result.in_training)] if run.result.in_training else []
+            notes += [f"{run.data}: {what}." for what in remarks]
             notes += [f"{run.path.name}: {what}." for what in advice(run.result)]
     if len({run.data for run in runs}) > 1:
         notes.append("These runs use different data: compare within one data set only.")
@@ -142,8 +142,8 @@ def detection(runs: Sequence[RunRecord]) -> Section:
                 known = [phase.report | {"ap": phase.ap} for phase in phases]
                 row[head] = with_spread([next((r[k] for k in keys if k in r), None) for r in known])
             labels += [row] if row["labels per image"] else []
-            told = dict.fromkeys(phase.report.get("warning") for phase in phases)
-            for text in filter(None, told):
+            texts = dict.fromkeys(phase.report.get("warning") for phase in phases)
+            for text in filter(None, texts):
                 warnings.setdefault(f"phase {row['phase']}: {text}.", []).append(group.label)
     parts: list[Part] = [Grid.of(scores, "AP by class after the last phase.")] if scores else []
     parts += [Grid.of(labels, PSEUDO_LABELS)] if labels else []

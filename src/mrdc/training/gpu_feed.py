@@ -71,14 +71,14 @@ class DeviceFeed(ABC):
         if more is not None and more.match is not None:
             own = np.arange(*world().span(len(self)))
             more.match(self._views([(look, part) for part in cut(own, batch_size)], batch_size))
-        companions, numbers = chosen(more, batches, rng)
-        labels, told = self._send_all(batches), self._send_all(numbers)
+        companions, chosen_numbers = chosen(more, batches, rng)
+        labels, numbers = self._send_all(batches), self._send_all(chosen_numbers)
         wanted = [(look, batch) for batch in batches]
         if more is not None:
             other, pairs = self._beside(more, look, crops), zip(batches, companions, strict=True)
             wanted = [part for a, b in pairs for part in ((look, a), (other, b))]
         views = self._views(wanted, batch_size)
-        for x, index, which in zip(views, labels, told, strict=False):
+        for x, index, which in zip(views, labels, numbers, strict=False):
             y = self.labels[index]
             yield (x, y) if more is None else (x, y, next(views), which)
 

@@ -74,16 +74,16 @@ class HostFeed:
             own = world().part(np.arange(len(self)))
             parts = np.array_split(own, len(in_batches(own, batch_size)))
             self.companions.match(self._made([views(part, places) for part in parts]))
-        companions, told = chosen(self.companions, batches, rng)
+        companions, numbers = chosen(self.companions, batches, rng)
         cropped = self.companions is None or self.companions.cropped
         wanted = [
             [*views(batch, places), *views(more, others, cropped)]
             for batch, more in zip(batches, companions, strict=True)
         ]
         labels, made = torch.tensor(self.labels), self._made(wanted)
-        for batch, numbers, both in zip(batches, told, made, strict=True):
+        for batch, of_batch, both in zip(batches, numbers, made, strict=True):
             x, more = torch.split(both, [len(batch), len(both) - len(batch)])
-            y, which = (v.to(self.device) for v in (labels[batch], torch.from_numpy(numbers)))
+            y, which = (v.to(self.device) for v in (labels[batch], torch.from_numpy(of_batch)))
             yield (x, y) if self.companions is None else (x, y, more, which)
 
     def _made(self, groups: Sequence[Sequence[View]]) -> Iterator[Tensor]:
