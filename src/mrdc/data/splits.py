@@ -25,8 +25,9 @@ from mrdc._utils.registry import Registry
 from mrdc._utils.store_path import StorePath, as_path
 from mrdc._utils.stores import is_url
 from mrdc.data.coco import find_layout, is_coco, read_scenes
+from mrdc.data.datasets import Source, given_images, source_path
 from mrdc.data.files import inner_folder, read_images
-from mrdc.data.images import CLASSES, FORMS, Columns, ImageSet
+from mrdc.data.images import CLASSES, FORMS, Columns, ImageSet, paired
 from mrdc.data.images import Splits as Splits
 from mrdc.data.published import DRAWS, cifar100, imagenet, inside, published
 from mrdc.data.saved import saved_folder
@@ -34,26 +35,34 @@ from mrdc.data.shards import find_files, is_pattern
 from mrdc.data.textures import textures_splits
 
 SHAPES = "shapes"  # built-in scenes
+NOT_SCENES = "scenes with boxes, but classes are needed"
 
 
 def open_splits(
-    source: str | os.PathLike[str],
+    source: Source,
+    test: Source | None = None,
     *,
     holdout: float = 0.2,
     seed: int = 0,
     missing: bool = False,
     columns: Columns | None = None,
 ) -> Splits:
-    """Open training and test images of a source in one of the forms above.
+    """Open training and test images of a source in one of the forms above, or from Python.
 
-    Without a test split, the share `holdout` of each class is set aside, chosen by `seed`.
-    `missing` accepts a CSV that lists files that do not exist; loading one raises an ImageError.
+    `test` has the test images, if the source has none. Otherwise, without a test split, the share
+    `holdout` of each class is set aside, chosen by `seed`. `missing` accepts a CSV that lists files
+    that do not exist; loading one raises an ImageError.
     `columns` name the image and the class in a CSV, Parquet or Arrow file.
     """
     if not 0 < holdout < 1:
         raise UsageError(f"holdout must lie between 0 and 1, got {holdout}")
     if seed < 0:
         raise UsageError(f"seed must be 0 or more, got {seed}")
+    if test is not None:
+        train, other = (class_images(one, missing, columns) for one in (source, test))
+        return paired(source_path(source), train, other)
+    if not isinstance(source, str | os.PathLike):
+        return _set_aside(source_path(source), given_images(source, columns), holdout, seed)
     load = named(source)
     if load is not None:
         return load()
@@ -61,11 +70,22 @@ def open_splits(
     if not path.exists() and not find_files(path):
         raise DataError(f"{path}: no such folder or file; give {CLASSES}; or {names()}")
     if is_coco(path):
-        raise DataError(f"{path}: scenes with boxes, but classes are needed; give {CLASSES}")
+        raise DataError(f"{path}: {NOT_SCENES}; give {CLASSES}")
     root = inside(path)
     root = inner_folder(root) if root.is_dir() else root
     found = published(root, columns)
     return found or _set_aside(root, read_images(root, missing, columns), holdout, seed)
+
+
+def class_images(source: Source, missing: bool, columns: Columns | None) -> ImageSet:
+    """Images of one split, by class."""
+    if isinstance(source, str | os.PathLike):
+        images = open_images(source, missing, columns)
+    else:
+        images = given_images(source, columns)
+    if images.scenes is not None:
+        raise DataError(f"{source_path(source)}: {NOT_SCENES}; give {CLASSES}; or {names()}")
+    return images
 
 
 def open_images(

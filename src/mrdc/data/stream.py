@@ -5,13 +5,13 @@ Labels are put into stream order once, here; nothing after this sees another lab
 
 import hashlib
 import json
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
 from mrdc._utils.errors import DataError, UsageError
+from mrdc.data.datasets import Source
 from mrdc.data.images import Columns, ImageSet, Splits, some_of
 from mrdc.data.order import SEED, order_classes, whole_number
 from mrdc.data.splits import open_splits
@@ -96,8 +96,9 @@ def _without(images: ImageSet, ids: set[str], side: str) -> ImageSet:
 
 
 def open_stream(
-    source: str | os.PathLike[str],
+    source: Source,
     *,
+    test: Source | None = None,
     phases: int = 5,
     first: str | int = "half",
     order: str | int = str(SEED),
@@ -106,12 +107,17 @@ def open_stream(
     missing: bool = False,
     columns: Columns | None = None,
 ) -> Stream:
-    """Open a source as a stream; arguments as for `open_splits` and `make_stream`.
+    """Open images as a stream of classes; arguments as for `open_splits` and `make_stream`.
+
+    Args:
+        source: a folder, file or name, as for `mrdc run`; or, as for `plan`, a data set of (image,
+            label) or images by class.
+        test: test images of the same classes, if they are not in the source.
 
     Raises:
         MrdcError: images that cannot be used, or not in these phases.
     """
-    splits = open_splits(source, holdout=holdout, missing=missing, columns=columns)
+    splits = open_splits(source, test, holdout=holdout, missing=missing, columns=columns)
     return make_stream(splits, phases, first, order, superclasses)
 
 

@@ -14,6 +14,7 @@ from mrdc._utils.errors import BudgetError, UsageError
 from mrdc._utils.store_path import as_path
 from mrdc._utils.threads import workers
 from mrdc.codec import CODECS
+from mrdc.data.inputs import as_photo
 from mrdc.data.photo import Photo, channels_first
 from mrdc.memory.accounting import entry_cost, room
 from mrdc.memory.budget import Budget, parse_budget
@@ -23,7 +24,7 @@ from mrdc.memory.encode import Encoded, Item, as_stored
 from mrdc.memory.fade import faded, usual_level
 from mrdc.memory.fill import Skip
 from mrdc.memory.folder import write_file, write_folder
-from mrdc.memory.inputs import Columns, Image, as_item, as_items, as_label, as_photo
+from mrdc.memory.inputs import Columns, Image, as_item, as_items, as_label
 from mrdc.memory.segments import Saved
 from mrdc.memory.stored import open_memory
 from mrdc.memory.storing import Advance, Storing

@@ -13,6 +13,8 @@ from mrdc._utils.files import scratch_folder
 from mrdc._utils.store_path import as_path
 from mrdc.codec.jpeg_progressive import check_fade
 from mrdc.codec.scaled import split_scale
+from mrdc.data.datasets import Source, source_path
+from mrdc.data.images import ImageSet
 from mrdc.memory.budget import parse_bytes
 from mrdc.memory.edit import check_output, holding
 from mrdc.memory.replay import ReplayMemory
@@ -24,6 +26,7 @@ from mrdc.planning.plan import (
     as_settings,
     given_embedder,
     make_plan,
+    passed_images,
     run_plan,
 )
 from mrdc.planning.scan import Scan, check_settings, engine, scan
@@ -89,7 +92,7 @@ class Packed:
 
 
 def pack(
-    photos: str | os.PathLike[str],
+    photos: Source,
     budget: str | int,
     output: str | os.PathLike[str],
     *,
@@ -98,9 +101,11 @@ def pack(
     fade: bool = False,
     **options: Unpack[PlanOptions],
 ) -> Packed:
-    """Choose a quality for a folder of images, and write one memory.
+    """Choose a quality for images, and write one memory.
 
     Args:
+        photos: as for `plan`. Labels are positions of the classes, so labels from Python must be
+            0, 1, 2, ...
         output: the memory file; `force` replaces an existing one.
         part_size: write a folder of memory files of at most this size, such as "1GB", instead.
         fade: cut scans before leaving out or dropping images, now and when the file needs room
@@ -111,7 +116,7 @@ def pack(
         MrdcError: arguments or images that cannot be used; nothing is left behind.
     """
     settings = PackSettings(
-        as_path(photos),
+        source_path(photos),
         str(budget),
         output=as_path(output),
         force=force,
@@ -119,11 +124,16 @@ def pack(
         fade=fade,
         **as_settings(options),
     )
-    return run_pack(settings, embedder=given_embedder(options))
+    images = passed_images(photos, settings, numbered=True)
+    return run_pack(settings, embedder=given_embedder(options), images=images)
 
 
 def run_pack(
-    settings: PackSettings, *, progress: Progress = quiet, embedder: "Embedder | None" = None
+    settings: PackSettings,
+    *,
+    progress: Progress = quiet,
+    embedder: "Embedder | None" = None,
+    images: ImageSet | None = None,
 ) -> Packed:
     """Choose a quality (unless only one is allowed) and write the memory file."""
     path, folder = settings.output, settings.part_size is not None
@@ -138,15 +148,16 @@ def run_pack(
     check_output(path, settings.force, folder)
     with holding(path, folder):
         if settings.sample is None:
-            return _pack(settings, progress, embedder)
-        plan = run_plan(settings, progress=progress, embedder=embedder)
-        return _pack(with_choice(settings, plan.chosen), progress, embedder, plan)
+            return _pack(settings, progress, embedder, images)
+        plan = run_plan(settings, progress=progress, embedder=embedder, images=images)
+        return _pack(with_choice(settings, plan.chosen), progress, embedder, images, plan)
 
 
 def _pack(
     settings: PackSettings,
     progress: Progress,
     embedder: "Embedder | None",
+    images: ImageSet | None,
     plan: Plan | None = None,
 ) -> Packed:
     """Choose, unless a plan has, then encode and write, while the output is held."""
@@ -157,6 +168,7 @@ def _pack(
         replace(settings, sample=None),  # all classes are stored
         progress,
         embedder,
+        images,
         folder=scratch_folder(path),
         measuring=searching,
         part_size=size,

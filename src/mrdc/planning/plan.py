@@ -15,9 +15,10 @@ from PIL import features
 from mrdc._utils.errors import BudgetError
 from mrdc._utils.extras import Tensor
 from mrdc._utils.registry import lookup
-from mrdc._utils.store_path import as_path
 from mrdc.codec import CODECS, Codec
 from mrdc.codec.scaled import split_scale
+from mrdc.data.datasets import Source, given_images, source_path
+from mrdc.data.images import ImageSet
 from mrdc.memory.budget import Budget
 from mrdc.planning.choice import BETTER_FAILS, JPEGS, Candidate, Rule, choose_quality, judge
 from mrdc.planning.scan import Scan, Whole, check_settings, check_torch, engine, scan
@@ -203,11 +204,12 @@ class PlanOptions(TypedDict, total=False):
     address: str | None
 
 
-def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[PlanOptions]) -> Plan:
-    """Choose a codec and quality for a folder of images and a byte budget; writes nothing.
+def plan(photos: Source, budget: str | int, **options: Unpack[PlanOptions]) -> Plan:
+    """Choose a codec and quality for images and a byte budget; writes nothing.
 
     Args:
-        photos: a folder, file or pattern, as for `mrdc plan`.
+        photos: a folder, file or pattern, as for `mrdc plan`; or a data set of (image, label)
+            such as `ImageFolder` or `Subset`, without a transform; or images by class.
         budget: "20/class", "2000 originals", "200MB", or a number of bytes.
         options: the flags of `mrdc plan`: `qualities=(90, 75, 50)`, `codec="webp"` or a codec
             object, `select` (a name or a selector), `criterion`, `epsilon`, `seed`, `threads`, ...
@@ -216,8 +218,19 @@ def plan(photos: str | os.PathLike[str], budget: str | int, **options: Unpack[Pl
     Raises:
         MrdcError: arguments or images that cannot be used.
     """
-    settings = PlanSettings(as_path(photos), str(budget), **as_settings(options))
-    return run_plan(settings, embedder=given_embedder(options))
+    settings = PlanSettings(source_path(photos), str(budget), **as_settings(options))
+    images = passed_images(photos, settings)
+    return run_plan(settings, embedder=given_embedder(options), images=images)
+
+
+def passed_images(
+    photos: Source, settings: PlanSettings, numbered: bool = False
+) -> ImageSet | None:
+    """The images that a caller has passed, as for `given_images`; None for a path."""
+    if isinstance(photos, str | os.PathLike):
+        return None
+    check_settings(settings)  # before any image is read
+    return given_images(photos, settings.columns, numbered)
 
 
 def as_settings(options: PlanOptions) -> dict[str, Any]:
@@ -249,14 +262,18 @@ def given_embedder(options: PlanOptions) -> "Embedder | None":
 
 
 def run_plan(
-    settings: PlanSettings, *, progress: Progress = quiet, embedder: "Embedder | None" = None
+    settings: PlanSettings,
+    *,
+    progress: Progress = quiet,
+    embedder: "Embedder | None" = None,
+    images: ImageSet | None = None,
 ) -> Plan:
     """Measure every candidate and choose one; writes nothing but the feature cache."""
     folder = Path(tempfile.gettempdir())
     check_settings(settings)
     with (
         engine(settings),
-        scan(settings, progress, embedder, folder=folder, measuring=True) as seen,
+        scan(settings, progress, embedder, images, folder=folder, measuring=True) as seen,
     ):
         found = search(seen.pool, seen.budget, settings, exact=settings.exact)
         return make_plan(settings, seen, found)

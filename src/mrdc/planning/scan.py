@@ -97,12 +97,13 @@ def scan(
     settings: PlanSettings,
     progress: Progress,
     embedder: "Embedder | None",
+    images: ImageSet | None = None,
     *,
     folder: Path,
     measuring: bool,
     part_size: int | None = None,
 ) -> Iterator[Scan]:
-    """Open the images, check them, and embed them if needed, as for `measuring` R_q."""
+    """Open the images unless given, check them, and embed them if needed, as to measure R_q."""
     check_settings(settings)
     start = time.perf_counter()
     skipped: list[str] = []
@@ -112,7 +113,8 @@ def scan(
             skipped.append(str(error))
 
     skip = note if settings.skip_bad else None
-    images = open_images(settings.photos, settings.skip_bad, settings.columns)
+    if images is None:
+        images = open_images(settings.photos, settings.skip_bad, settings.columns)
     if settings.sample is not None and images.scenes is not None:
         raise UsageError("--sample draws classes, which scenes do not have: leave it out")
     images = without_empty(images, skipped, settings)
