@@ -10,7 +10,7 @@ import mrdc
 from mrdc.data import open_images
 from mrdc.memory.export import export
 from mrdc.memory.stored import open_memory
-from tests.conftest import jpeg
+from tests.conftest import jpeg, project
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 needs_datasets = pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
@@ -56,6 +56,22 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 @needs_datasets
+def test_a_data_set_is_planned_and_packed_from_its_files(tmp_path: Path) -> None:
+    """Files, sizes, labels and names are those of the data set."""
+    from mrdc.adapters.hf import Rows, to_hf
+
+    before = memory()
+    rows = Rows(to_hf(before))
+    images = mrdc.open_stream(rows, test=rows, phases=1, order="sorted").train
+    files = [before.encoded(index) for index in range(len(before))]
+    assert [photo.load() for photo in images.all_photos] == files
+    assert images.sizes == tuple([len(file) for file in part] for part in (files[:4], files[4:]))
+    assert mrdc.plan(rows, "100kB", embed=project).images == 8
+    packed = mrdc.pack(rows, "100kB", tmp_path / "m.mrdc", qualities=10, select="random_choice")
+    assert packed.memory.class_names == {0: "cat", 1: "dog"}
+
+
+@needs_datasets
 def test_an_empty_memory(tmp_path: Path) -> None:
     """The data set has no rows, but the columns and the classes that the memory knows."""
     from mrdc.adapters.hf import to_hf
@@ -70,12 +86,13 @@ def test_an_empty_memory(tmp_path: Path) -> None:
 @needs_datasets
 def test_other_columns_and_refusals() -> None:
     """Columns by name; a missing one is refused with the choices."""
-    from mrdc.adapters.hf import from_hf, to_hf
+    from mrdc.adapters.hf import Rows, from_hf, to_hf
 
     data = to_hf(memory()).rename_columns({"image": "photo", "label": "kind"})
     assert len(from_hf(data, "100kB", image="photo", label="kind", codec="jpeg", quality=10)) == 8
-    with pytest.raises(mrdc.DataError, match="no column 'image'; it has photo, kind, rank, source"):
-        from_hf(data, "100kB")
+    for read in (lambda: from_hf(data, "100kB"), lambda: Rows(data)):
+        with pytest.raises(mrdc.DataError, match="no column 'image'; it has photo, kind, rank, so"):
+            read()
 
 
 @needs_datasets

@@ -1,6 +1,7 @@
 """Memories as Hugging Face data sets, and back; the files of images stay the same bytes."""
 
 import os
+from functools import partial
 from typing import Any
 
 import datasets
@@ -62,32 +63,44 @@ def from_hf(
         DataError: the columns are not there, or hold something else.
         BudgetError: the budget has no room for one image of each class.
     """
-    for column in (image, label):
-        if column not in data.column_names:
-            has = ", ".join(data.column_names)
-            raise DataError(f"the data set has no column {column!r}; it has {has}")
-    plain = data.cast_column(image, datasets.Image(decode=False))
+    rows = Rows(data, image=image, label=label)
     photos: dict[int, list[Photo]] = {}
     sources = data["source"] if "source" in data.column_names else None
-    for index, number in enumerate(data[label]):
+    for index, number in enumerate(rows.labels):
         name = f"{index}" if sources is None else sources[index]
-        photos.setdefault(number, []).append(Photo(name, Row(plain, index, image)))
-    kind = data.features[label]
-    names = dict(enumerate(kind.names)) if isinstance(kind, datasets.ClassLabel) else {}
-    kept = {number: name for number, name in names.items() if number in photos}
-    memory = ReplayMemory(budget, options.pop("codec", "original"), class_names=kept, **options)
+        photos.setdefault(number, []).append(Photo(name, partial(rows.file, index)))
+    names = {number: name for number, name in enumerate(rows.classes) if number in photos}
+    memory = ReplayMemory(budget, options.pop("codec", "original"), class_names=names, **options)
     memory.add(photos)
     return memory
 
 
-class Row:
-    """Reads the file of an image from a data set."""
+class Rows:
+    """A data set as pairs of an image's file and its label, for `plan`, `pack`, `open_stream`.
 
-    def __init__(self, data: datasets.Dataset, index: int, column: str):
-        self.data, self.index, self.column = data, index, column
+    Raises:
+        DataError: the columns are not there.
+    """
 
-    def __call__(self) -> bytes:
-        found = self.data[self.index][self.column] or {}
+    def __init__(self, data: datasets.Dataset, *, image: str = "image", label: str = "label"):
+        for column in (image, label):
+            if column not in data.column_names:
+                has = ", ".join(data.column_names)
+                raise DataError(f"the data set has no column {column!r}; it has {has}")
+        self.data, self.column = data.cast_column(image, datasets.Image(decode=False)), image
+        self.labels: list[int] = list(data[label])
+        kind = data.features[label]
+        self.classes: list[str] = kind.names if isinstance(kind, datasets.ClassLabel) else []
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        return self.file(index), self.labels[index]
+
+    def file(self, index: int) -> bytes:
+        """The file of an image."""
+        found = self.data[index][self.column] or {}
         if found.get("bytes") is not None:
             return bytes(found["bytes"])
         try:
@@ -95,4 +108,4 @@ class Row:
                 return file.read()
         except OSError as error:
             why = error.strerror if found else "it is empty"
-            raise ImageError(f"row {self.index}: no image in {self.column} ({why})") from None
+            raise ImageError(f"row {index}: no image in {self.column} ({why})") from None
