@@ -8,24 +8,20 @@ from adapter_tables import buffers, same_bytes, strategies
 from arm_tables import (
     any_selector,
     arms,
-    avif_gains,
     beside,
     both_relaxed,
     by_method,
     bytes_worth,
     candidate,
-    codec_choices,
-    codecs,
     curves,
     fading,
     headline,
-    lower,
     relaxed,
     remedy,
     selector,
-    stored_as,
 )
 from choice_tables import bounds, planned, plans, regret, samples
+from codec_tables import avif_gains, codec_choices, codecs, lower, stored_as
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
 from peer_tables import peers, peers_in_short
