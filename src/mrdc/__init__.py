@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mrdc.data.images import ImageSet as ImageSet
     from mrdc.data.photo import Photo as Photo
     from mrdc.data.splits import Splits as Splits
+    from mrdc.data.splits import open_splits as open_splits
     from mrdc.data.stream import Stream as Stream
     from mrdc.data.stream import open_stream as open_stream
     from mrdc.detection.learner import run_scenes as run_scenes
@@ -90,7 +91,7 @@ _HOME = {
     "mrdc.data.coco": "open_scenes",
     "mrdc.data.images": "ImageSet",
     "mrdc.data.photo": "Photo",
-    "mrdc.data.splits": "Splits",
+    "mrdc.data.splits": "Splits open_splits",
     "mrdc.data.stream": "Stream open_stream",
     "mrdc.detection.learner": "run_scenes",
     "mrdc.detection.settings": "SceneSettings",

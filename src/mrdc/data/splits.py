@@ -40,19 +40,25 @@ NOT_SCENES = "scenes with boxes, but classes are needed"
 
 def open_splits(
     source: Source,
-    test: Source | None = None,
     *,
+    test: Source | None = None,
     holdout: float = 0.2,
     seed: int = 0,
     missing: bool = False,
     columns: Columns | None = None,
 ) -> Splits:
-    """Open training and test images of a source in one of the forms above, or from Python.
+    """Open the training and test images of a source.
 
-    `test` has the test images, if the source has none. Otherwise, without a test split, the share
-    `holdout` of each class is set aside, chosen by `seed`. `missing` accepts a CSV that lists files
-    that do not exist; loading one raises an ImageError.
-    `columns` name the image and the class in a CSV, Parquet or Arrow file.
+    Args:
+        source: a folder, file or name, as for `mrdc run`; or, as for `plan`, a data set of (image,
+            label) or images by class.
+        test: test images of the same classes, if they are not in the source.
+        holdout: share of each class to test on, chosen by `seed`, if there are no test images.
+        missing: accept a CSV that lists files that do not exist; loading one is an ImageError.
+        columns: names of the image and the class in a CSV, Parquet or Arrow file.
+
+    Raises:
+        MrdcError: images that cannot be used.
     """
     if not 0 < holdout < 1:
         raise UsageError(f"holdout must lie between 0 and 1, got {holdout}")

@@ -107,17 +107,19 @@ def open_stream(
     missing: bool = False,
     columns: Columns | None = None,
 ) -> Stream:
-    """Open images as a stream of classes; arguments as for `open_splits` and `make_stream`.
+    """Open images as a stream of classes.
 
     Args:
-        source: a folder, file or name, as for `mrdc run`; or, as for `plan`, a data set of (image,
-            label) or images by class.
-        test: test images of the same classes, if they are not in the source.
+        source, test, holdout, missing, columns: as for `open_splits`.
+        phases: how many, after a separate first one.
+        first: classes in the first phase: "half", a number, or "equal", as many as in the others.
+        order: a seed for the order of the classes, "sorted", "similar" or "dissimilar".
+        superclasses: a CSV of class,superclass, for "similar" and "dissimilar".
 
     Raises:
         MrdcError: images that cannot be used, or not in these phases.
     """
-    splits = open_splits(source, test, holdout=holdout, missing=missing, columns=columns)
+    splits = open_splits(source, test=test, holdout=holdout, missing=missing, columns=columns)
     return make_stream(splits, phases, first, order, superclasses)
 
 
