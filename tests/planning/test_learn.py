@@ -1,12 +1,15 @@
 """`Replay`: ranks, chooses a quality, stores."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
+from torchvision.datasets import ImageFolder
 
 from mrdc._utils.errors import BudgetError, MrdcError, UsageError
 from mrdc.codec import CODECS
@@ -19,7 +22,7 @@ from mrdc.planning.learn import Replay
 from mrdc.planning.search import Found, Pool, search
 from mrdc.planning.selection import herding, kernel_herding
 from mrdc.planning.settings import SearchSettings
-from tests.conftest import CHEAP, jpeg, pixels
+from tests.conftest import CHEAP, jpeg, make_photos, pixels
 from tests.planning.commands import Counting
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -100,7 +103,7 @@ def test_classes_may_come_again() -> None:
     for start in (0, 6):
         images = photos(3, 6, start)
         numbers = {"number": list(range(start, start + 6)), "row": torch.arange(6.0)[:, None]}
-        made.learn({np.int64(3): images}, values={np.int64(3): numbers})  # type: ignore[dict-item]
+        made.learn({np.int64(3): images}, values={np.int64(3): numbers})  # type: ignore[arg-type, dict-item]
     memory = made.memory
     assert memory.seen(3) == len(memory) == 12
     names = [int(name.partition("/")[2]) for name in memory.sources(3)]
@@ -204,7 +207,7 @@ def test_wrong_images_change_nothing() -> None:
         ({1: made.memory.encoded_images(0)}, "class 1 has encoded images"),
     ):
         with pytest.raises(MrdcError, match=message):
-            made.learn(images)  # type: ignore[arg-type]
+            made.learn(images)
     assert (made.memory.labels, made.memory.sources(0)) == ([0], before)
     with pytest.raises(BudgetError, match="no quality passes and originals do not fit: original"):
         replay("2kB").learn({0: photos(0)})
@@ -243,3 +246,25 @@ def test_embedders_may_be_given() -> None:
 
     replay("1MB", 50, embed=Embedder(count, size=4)).learn({0: photos(0)})
     assert sum(calls) == 10
+
+
+def test_data_sets_are_learned_as_their_images_are(tmp_path: Path) -> None:
+    """With their labels and names; a class that comes again continues its numbers."""
+    data = ImageFolder(make_photos(tmp_path / "photos", classes=3, images=8))
+    parts = [Subset(data, range(8, 16)), Subset(data, [0, 1, 16])]
+    made, by_label = replay(quality=50), replay(quality=50)
+    for part in parts:
+        made.learn(part)
+        images: dict[int, list[str]] = {}
+        for path, label in (data.samples[index] for index in part.indices):
+            images.setdefault(label, []).append(path)
+        by_label.learn(images)
+    assert made.memory.labels == by_label.memory.labels == [1, 0, 2]
+    assert made.memory.class_names == dict(enumerate(data.classes))
+    assert [*made.memory.encoded_images(1)] == [*by_label.memory.encoded_images(1)]
+    plain = [(pixels(seed), 5) for seed in range(3)]
+    made = replay(quality=50, select="random_choice").learn(plain).learn(plain[:1])
+    assert sorted(made.memory.sources(5)) == ["5/0", "5/1", "5/2"]
+    assert made.memory.seen(5) == 4
+    with pytest.raises(UsageError, match="label 'owl' must be a whole number"):
+        made.learn([(pixels(0), "owl")])

@@ -2,7 +2,7 @@
 
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -44,19 +44,34 @@ def given_images(source: Given, columns: Columns | None = None, numbered: bool =
     if isinstance(source, Mapping):
         found = {_label(key): _sized(key, images) for key, images in source.items()}
         return _by_label(found, {}, numbered)
+    return _by_label(*samples_by_label(source), numbered)
+
+
+def samples_by_label(
+    source: Samples, start: Callable[[int | str], int] = lambda label: 0
+) -> tuple[dict[Any, list[Sized]], dict[Any, str]]:
+    """The images of a data set by label, and the names of these labels.
+
+    Images without a file are named by label and number, counted from `start` of the label.
+
+    Raises:
+        UsageError: as for `given_images`.
+    """
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise UsageError(
             f"got {type(source).__name__}; pass a path, a data set of (image, label) with a "
             "length, images by class such as {'owl': paths}, or an ImageSet"
         )
-    found = {}
+    found: dict[int | str, list[Sized]] = {}
     names: dict[int | str, str] = {}
     for index in range(len(source)):
         data, place = _innermost(source, index)
-        label, photo = _sample(data, place, f"{index}")
-        found.setdefault(label, []).append(photo)
+        label, (photo, size) = _sample(data, place)
+        of_class = found.setdefault(label, [])
+        name = photo.id or f"{label}/{start(label) + len(of_class)}"
+        of_class.append((photo._replace(id=name), size))
         names[label] = _class_name(data, label)
-    return _by_label(found, names, numbered)
+    return found, names
 
 
 def source_path(source: Source) -> Path:
@@ -123,8 +138,8 @@ def _innermost(data: Any, index: int) -> tuple[Any, int]:
     return data, index
 
 
-def _sample(data: Any, index: int, name: str) -> tuple[int | str, Sized]:
-    """Label and photo of a sample; its file, if the data set lists files."""
+def _sample(data: Any, index: int) -> tuple[int | str, Sized]:
+    """Label and photo of a sample: its file, if the data set lists files, else without a name."""
     samples = getattr(data, "samples", None)
     if isinstance(samples, Sequence) and isinstance(samples[index][0], str | os.PathLike):
         path, label = samples[index][:2]
@@ -137,8 +152,8 @@ def _sample(data: Any, index: int, name: str) -> tuple[int | str, Sized]:
     item = data[index]
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise UsageError(f"sample {index}: got {type(item).__name__}; give (image, label)")
-    _, size = _with_size(item[0], name, f"sample {index}")
-    return _label(item[1]), (Photo(name, partial(_read, data, index)), size)
+    _, size = _with_size(item[0], "", f"sample {index}")
+    return _label(item[1]), (Photo("", partial(_read, data, index)), size)
 
 
 def _read(data: Any, index: int) -> bytes | Pixels:

@@ -11,6 +11,7 @@ from mrdc._utils.extras import Tensor, torch
 from mrdc._utils.registry import lookup
 from mrdc.codec import CODECS
 from mrdc.codec.scaled import scaled
+from mrdc.data.datasets import Samples, samples_by_label
 from mrdc.data.images import ImageSet
 from mrdc.data.photo import Photo
 from mrdc.memory.budget import Budget
@@ -110,7 +111,7 @@ class Replay:
 
     def learn(
         self,
-        images: Mapping[int, Iterable[Image]],
+        images: Mapping[int, Iterable[Image]] | Samples,
         values: Mapping[int, Columns] | None = None,
         features: Mapping[int, Any] | None = None,
     ) -> "Replay":
@@ -120,6 +121,8 @@ class Replay:
         `ReplayMemory.extend`. Images and values are as for `ReplayMemory.add`.
 
         Args:
+            images: by label, or a data set of (image, label) without a transform, such as
+                `ImageFolder` or a `Subset`.
             features: arrays or tensors (n, d) by label, to rank by instead of `embed`; for a
                 fixed quality.
 
@@ -156,12 +159,14 @@ class Replay:
     def __repr__(self) -> str:
         return f"<Replay of {self.memory!r}>"
 
-    def _photos(self, images: Mapping[int, Iterable[Image]]) -> dict[int, list[Photo]]:
+    def _photos(self, images: Mapping[int, Iterable[Image]] | Samples) -> dict[int, list[Photo]]:
         """Photos by label, checked and named."""
+        if not isinstance(images, Mapping):
+            images = self._samples(images)
         photos: dict[int, list[Photo]] = {}
         for given, of_class in images.items():
             label = as_label(given)
-            start = self.memory.seen(label) if label in self.memory.labels else 0
+            start = self._seen(label)
             items = as_items(label, of_class, None, start)
             photos[label] = [item.photo for item in items if isinstance(item, Arrival)]
             if len(photos[label]) < len(items):
@@ -169,6 +174,17 @@ class Replay:
             if not items:
                 raise UsageError(f"class {label} has no image")
         return photos
+
+    def _samples(self, data: Samples) -> dict[Any, list[Photo]]:
+        """The images of a data set by label; new classes have its names."""
+        found, names = samples_by_label(data, self._seen)
+        for label, name in names.items():
+            self.memory.class_names.setdefault(as_label(label), name)
+        return {label: [photo for photo, _ in sized] for label, sized in found.items()}
+
+    def _seen(self, label: Any) -> int:
+        """Images of a class so far."""
+        return self.memory.seen(label) if label in self.memory.labels else 0
 
     def _given(
         self, photos: Mapping[int, list[Photo]], features: Mapping[int, Any] | None
