@@ -12,6 +12,7 @@ from runs import results, runs_of
 RELAXED = ("lucir", "lucir-relaxed")
 LUCIR_20 = ("lucir", "20/class")
 TRAINING = {"cub": 5_994, "tiny": 1_500, "tiny2": 1_500, "hands": 1_500, "cifar": 5_000}  # images
+TRAINING |= {"imagenette": 1_000, "scenes": 600}
 Labels = tuple[str, str]
 SCORE = "average_incremental_accuracy"
 

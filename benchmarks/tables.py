@@ -165,6 +165,11 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "power 2": lambda: both_relaxed("power=2", ("tiny-relaxed", "tiny-power2")),
     "power 4": lambda: both_relaxed("power=4", ("tiny-relaxed", "tiny-power4")),
+    "power 4 matched": lambda: both_relaxed(
+        "power=4",
+        ("imagenette-head", "imagenette-power4"),
+        ("scenes-head", "scenes-power4"),
+    ),
     "lower": lambda: lower(*LOW),
     "codecs": lambda: avif_gains("codecs"),
     "codecs lucir": lambda: stored_as("codecs-lucir"),
