@@ -195,14 +195,15 @@ def beside(methods: Labels, *labels: str) -> str:
 
 def ladder(methods: tuple[str, ...], steps: tuple[str, ...], *labels: str) -> str:
     """Methods by data and quality, and what each step from one to the next gains; same seeds."""
-    head = ["data", "stored as", "images held", "seeds", *(f"`{method}`" for method in methods)]
+    head = ["data", "budget", "stored as", "images held", "seeds"]
+    head += [f"`{method}`" for method in methods]
     last = [f"{step}, last phase" for step in steps]
     rows: list[list[object]] = [[*head, *steps, *last]]
-    arms: dict[tuple[str, int], dict[str, dict[int, Row]]] = {}
+    arms: dict[tuple[str, int, int], dict[str, dict[int, Row]]] = {}
     for run in results(*labels):
-        key = run["data"], -(run["quality"] or 100)
+        key = run["data"], int(run["budget"].split("/")[0]), -(run["quality"] or 100)
         arms.setdefault(key, {}).setdefault(run["method"], {})[run["seed"]] = run
-    for (data, quality), found in sorted(arms.items()):
+    for (data, budget, quality), found in sorted(arms.items()):
         seeds = sorted(set.intersection(*(set(found.get(method, {})) for method in methods)))
         by_method = [[found[method][seed] for seed in seeds] for method in methods]
         averaged = [[run[SCORE] for run in runs] for runs in by_method]
@@ -211,6 +212,7 @@ def ladder(methods: tuple[str, ...], steps: tuple[str, ...], *labels: str) -> st
         rows.append(
             [
                 data,
+                f"{budget}/class",
                 "original" if quality == -100 else f"jpeg {-quality}",
                 f"{held:,.0f}",
                 ", ".join(map(str, seeds)),

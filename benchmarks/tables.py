@@ -115,6 +115,7 @@ METHODS_RUN = ("imagenette", "imagenette-default", "imagenette-replay", "imagene
 MATCHED = ("cub", "cub-2", "caltech", "cifar", "tiny", "tiny2", "imagenette", "scenes", "hands")
 DEFAULT_GRIDS = tuple(f"{data}-default" for data in (*MATCHED, "textures"))
 LOW = ("low", "cub-2-default", "caltech-default", "imagenette-default", "scenes-default")
+HEADS = ("imagenette-head", "imagenette-head20", "scenes-head")
 LADDER = ("replay", "replay-cosine", "lucir-relaxed")  # each differs in one thing
 REPLAY_GRIDS = ("imagenette-replay", "scenes-replay")
 PLANNED = {  # plans, and runs on the same images in the same bytes
@@ -155,7 +156,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "relaxed": lambda: relaxed("cub", "tiny", "tiny-bytes", "tiny2", "cifar-50"),
     "headline": lambda: headline(3, 4, 5),
     "plain replay": lambda: beside(("replay", "lucir-relaxed"), *PLAIN),
-    "ladder": lambda: ladder(LADDER, ("head", "preservation"), "imagenette-head", "scenes-head"),
+    "ladder": lambda: ladder(LADDER, ("head", "preservation"), *HEADS),
     "replay cub": lambda: curves(3, "cub-replay", "cub-default"),
     "methods": lambda: by_method("5/class", 10, *METHODS_RUN),
     "match relaxed": lambda: both_relaxed(
@@ -168,6 +169,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "power 4 matched": lambda: both_relaxed(
         "power=4",
         ("imagenette-head", "imagenette-power4"),
+        ("imagenette-head20", "imagenette-power4"),
         ("scenes-head", "scenes-power4"),
     ),
     "lower": lambda: lower(*LOW),
