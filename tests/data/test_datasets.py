@@ -110,6 +110,14 @@ def test_subsets_have_the_names_of_their_data_set(photos: Path) -> None:
     assert given_images(part).classes == ("1", "2")
 
 
+def test_transforms_of_labels_are_applied(photos: Path) -> None:
+    """As training sees them; a class of files keeps its name."""
+    data = ImageFolder(photos, target_transform=lambda label: (label + 1) % 3)
+    found = given_images(data)
+    assert found.classes == tuple(data.classes[n] for n in (2, 0, 1))
+    assert found.photos[0][0].id == data.samples[16][0]
+
+
 def test_a_packed_data_set_keeps_its_labels(photos: Path, tmp_path: Path) -> None:
     """Labels that a memory would number otherwise are refused."""
     data = ImageFolder(photos)

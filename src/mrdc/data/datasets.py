@@ -66,11 +66,11 @@ def samples_by_label(
     names: dict[int | str, str] = {}
     for index in range(len(source)):
         data, place = _innermost(source, index)
-        label, (photo, size) = _sample(data, place)
+        label, class_name, (photo, size) = _sample(data, place)
+        names[label] = class_name
         of_class = found.setdefault(label, [])
         name = photo.id or f"{label}/{start(label) + len(of_class)}"
         of_class.append((photo._replace(id=name), size))
-        names[label] = _class_name(data, label)
     return found, names
 
 
@@ -138,12 +138,16 @@ def _innermost(data: Any, index: int) -> tuple[Any, int]:
     return data, index
 
 
-def _sample(data: Any, index: int) -> tuple[int | str, Sized]:
-    """Label and photo of a sample: its file, if the data set lists files, else without a name."""
-    samples = getattr(data, "samples", None)
+def _sample(data: Any, index: int) -> tuple[int | str, str, Sized]:
+    """Label, class and photo of a sample: its file, if the data set lists files, or without a name.
+
+    A transform of labels is applied.
+    """
+    samples, change = getattr(data, "samples", None), getattr(data, "target_transform", None)
     if isinstance(samples, Sequence) and isinstance(samples[index][0], str | os.PathLike):
-        path, label = samples[index][:2]
-        return _label(label), _with_size(path, "", "")
+        path, number = samples[index][:2]
+        label = _label(number if change is None else change(number))
+        return label, _class_name(data, _label(number)), _with_size(path, "", "")
     if getattr(data, "transform", None) is not None:
         raise UsageError(
             f"{type(data).__name__} has a transform, but a memory stores images as they are: make "
@@ -153,7 +157,9 @@ def _sample(data: Any, index: int) -> tuple[int | str, Sized]:
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise UsageError(f"sample {index}: got {type(item).__name__}; give (image, label)")
     _, size = _with_size(item[0], "", f"sample {index}")
-    return _label(item[1]), (Photo("", partial(_read, data, index)), size)
+    label = _label(item[1])
+    name = _class_name(data, label) if change is None else str(label)
+    return label, name, (Photo("", partial(_read, data, index)), size)
 
 
 def _read(data: Any, index: int) -> bytes | Pixels:
