@@ -107,7 +107,17 @@ WORTH = {
 }
 TINY = ("tiny", "tiny-match", "tiny-half", "tiny-arms")
 LARGE = ("cub", "flowers", "cars", "caltech", "flowers-small")  # 48 classes first, or more
-SMALL = ("cifar", "tiny", "tiny2", "imagenette", "scenes", "hands", "pets", "textures-grid")
+SMALL = (
+    "cifar",
+    "tiny",
+    "tiny2",
+    "imagenette",
+    "scenes",
+    "hands",
+    "pets",
+    "plants",
+    "textures-grid",
+)
 GRIDS = (*LARGE, *SMALL)
 RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed")
 PLAIN = ("imagenette-replay", "imagenette-default", "scenes-replay", "scenes-default")
@@ -120,7 +130,7 @@ LADDER = ("replay", "replay-cosine", "lucir-relaxed")  # each differs in one thi
 REPLAY_GRIDS = ("imagenette-replay", "scenes-replay")
 PLANNED = {  # plans, and runs on the same images in the same bytes
     **{name: name for name in ("cub", "flowers", "cars", "caltech", "cifar", "tiny")},
-    **{name: name for name in ("imagenette", "scenes", "hands")},
+    **{name: name for name in ("imagenette", "scenes", "hands", "plants")},
     "pets-small": "pets",
 }
 
@@ -148,6 +158,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid imagenette": lambda: grid("imagenette", "5/class"),
     "grid scenes": lambda: grid("scenes", "5/class"),
     "grid pets": lambda: grid("pets", "5/class"),
+    "grid plants": lambda: grid("plants", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match cub-relaxed": lambda: matched("cub-relaxed", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),

@@ -20,8 +20,9 @@ from mrdc.codec.image import Pixels
 from mrdc.codec.jpeg import Jpeg
 from mrdc.planning.choice import Candidate, choose_quality, judge
 from mrdc.planning.pack import pack
-from mrdc.planning.plan import plan
+from mrdc.planning.plan import PlanOptions, plan
 from mrdc.planning.selection import SELECTORS, Ranking, Seed
+from mrdc.planning.settings import ChoiceSettings
 from tests.conftest import CHEAP, project
 from tests.planning.commands import planned
 
@@ -29,8 +30,8 @@ from tests.planning.commands import planned
 def test_json_field_names_are_fixed(photos: Path) -> None:
     report = planned(photos).to_json()
     assert " ".join(report) == (
-        "budget classes images drawn_from boxes select candidates chosen criterion rule epsilon "
-        "limits skipped ignored seconds"
+        "budget classes images drawn_from boxes select embed candidates chosen criterion rule "
+        "epsilon limits skipped ignored seconds"
     )
     assert " ".join(report["chosen"]) == "codec quality quantity bytes"
     assert " ".join(report["candidates"][0]) == (
@@ -259,3 +260,31 @@ def test_budgets_too_small(photos: Path) -> None:
 def test_invalid_settings_are_refused(photos: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         planned(photos, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ({}, (0.95, 1.03)),
+        ({"embed": "lite0:224"}, (0.95, 1.03)),
+        ({"embed": "torchvision:resnet18"}, (0.95, 1.03)),
+        ({"embed": "lite0:112"}, (0.95, 1.05)),
+        ({"embed": "lite0:112", "criterion": "volume-ratio"}, (0.5, 1.5)),
+        ({"embed": "lite0:112", "matched": True}, (0.5, 1.5)),
+        ({"embed": "lite0:112", "epsilon": 0.25}, (0.75, 1.25)),
+    ],
+)
+def test_small_images_have_a_wider_limit(options: Any, limits: tuple[float, float]) -> None:
+    """Where lite0 sees them at less than 224 px; other limits are as they were."""
+    assert ChoiceSettings(**options).limits == limits
+
+
+def test_the_size_of_the_images_decides(photos: Path, tmp_path: Path) -> None:
+    """In plan and pack alike; lite0 sees these at 64 px."""
+    options: PlanOptions = {"qualities": (90, 75), "threads": 1, "cache": False}
+    found = plan(photos, "20kB", **options).to_json()
+    packed = pack(photos, "20kB", tmp_path / "a.mrdc", **options)
+    assert packed.plan is not None
+    for report in (found, packed.plan.to_json(), packed.memory.notes["search"]):
+        assert tuple(report["limits"]) == (0.95, 1.05)
+    assert found["embed"] == packed.memory.notes["embed"] == "lite0:64"

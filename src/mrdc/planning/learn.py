@@ -234,8 +234,11 @@ class Replay:
         from mrdc.nn.embedder import as_embedder, load_embedder, with_size
 
         if self._embedder is None:
-            given = as_embedder(self.embed, self.view)
-            self._embedder = given or load_embedder(with_size(str(self.embed), photos))
+            self._embedder = as_embedder(self.embed, self.view)
+        if self._embedder is None:
+            name = with_size(str(self.embed), photos)
+            self.settings = replace(self.settings, embed=name)  # its size has limits
+            self._embedder = load_embedder(name)
         count = self.progress(stage, len(photos))
         return embed(photos, self._embedder, threads=self.threads, progress=count)[0]
 

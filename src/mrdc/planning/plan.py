@@ -156,6 +156,7 @@ class Plan:
             "drawn_from": None if self.drawn_from is None else self.drawn_from._asdict(),
             "boxes": self.boxes,
             "select": self.select,
+            "embed": self.settings.embed,
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "chosen": {name: getattr(self.chosen, name) for name in CHOSEN},
             "criterion": self.settings.criterion,
@@ -275,6 +276,7 @@ def run_plan(
         engine(settings),
         scan(settings, progress, embedder, images, folder=folder, measuring=True) as seen,
     ):
+        settings = replace(settings, embed=seen.embed or settings.embed)  # its size has limits
         found = search(seen.pool, seen.budget, settings, exact=settings.exact)
         return make_plan(settings, seen, found)
 
@@ -295,7 +297,7 @@ def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
         )
     scenes = seen.images.scenes
     return Plan(
-        settings=replace(settings, embed=seen.embed or settings.embed),
+        settings=settings,
         budget=seen.budget,
         budget_bytes=seen.budget.total_bytes(len(seen.images.classes)),
         classes=len(seen.images.classes),

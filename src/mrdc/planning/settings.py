@@ -19,6 +19,8 @@ Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
 CRITERION: Criterion = "ratio-per-image"  # the default
 Limits = tuple[float, float]  # a ratio passes between them
 LIMITS: dict[str, Limits] = {"volume-ratio": (0.5, 1.5), "ratio-per-image": (0.95, 1.03)}
+SMALL = LIMITS | {"ratio-per-image": (0.95, 1.05)}  # if lite0 sees images at less than FULL px
+FULL = 224
 MATCHED = LIMITS | {"ratio-per-image": (0.5, 1.5)}  # if new images are shown as they will be stored
 BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
@@ -54,7 +56,8 @@ class SearchSettings:
     image; discrepancy: how well the stored images stand in for all originals."""
     epsilon: float | None = None
     """A quality passes if R_q or r is within this of 1. By default R_q must be between 0.5 and 1.5,
-    and r between 0.95 and 1.03, or 0.5 and 1.5 if new images are shown as they will be stored."""
+    and r between 0.95 and 1.03 (1.05 where lite0 sees images at less than 224 px), or 0.5 and 1.5
+    if new images are shown as they will be stored."""
     rule: Literal["contiguous", "paper"] = "contiguous"
     """For R_q and r. contiguous: every better quality must pass too; paper: any that passes."""
     pairing: Literal["paired", "independent"] = "paired"
@@ -77,6 +80,11 @@ class SearchSettings:
         """True if new images are shown as they will be stored, which changes defaults."""
         return False
 
+    @property
+    def small(self) -> bool:
+        """True if lite0 sees images at less than 224 px, where compression changes r more."""
+        return False
+
     def tried(self, codec: "Codec") -> tuple[int, ...]:
         """The qualities of a codec to consider."""
         if self.qualities is not None:
@@ -89,7 +97,8 @@ class SearchSettings:
         """Where the ratio must lie; None for the discrepancy, which has no limits."""
         if self.epsilon is not None:
             return 1 - self.epsilon, 1 + self.epsilon
-        return (MATCHED if self.matched else LIMITS).get(self.criterion)
+        limits = MATCHED if self.matched else SMALL if self.small else LIMITS
+        return limits.get(self.criterion)
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,15 @@ class ChoiceSettings(SearchSettings):
     matched: bool = False
     """You will show new images as they will be stored (`ReplayMemory.as_stored`): then stronger
     compression pays, r may be between 0.5 and 1.5, and quality 5 is considered, too."""
+    embed: str = "lite0"
+    """Network that embeds the images: lite0, lite0:SIZE, torchvision:NAME, or run:FOLDER (from a
+    run). Without a size, lite0 sees 224 px, or less if the images are smaller; give one if you
+    train at a smaller size than the images have."""
+
+    @property
+    def small(self) -> bool:
+        kind, _, size = self.embed.partition(":")
+        return kind == "lite0" and size.isdecimal() and int(size) < FULL
 
 
 @dataclass(frozen=True)
@@ -131,10 +149,6 @@ class PlanSettings(ChoiceSettings, Source):
     max_side: int | None = None
     """Shrink images whose longer side exceeds this many pixels first, as if the source had been
     resized."""
-    embed: str = "lite0"
-    """Network that embeds the images: lite0, lite0:SIZE, torchvision:NAME, or run:FOLDER (from a
-    run). Without a size, lite0 sees 224 px, or less if the images are smaller; give one if you
-    train at a smaller size than the images have."""
     weights: Path | None = None
     """Weights file of a torchvision network."""
     exact: bool = False
