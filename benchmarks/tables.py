@@ -124,7 +124,14 @@ PLAIN = ("imagenette-replay", "imagenette-default", "scenes-replay", "scenes-def
 METHODS_RUN = ("imagenette", "imagenette-default", "imagenette-replay", "imagenette-methods")
 MATCHED = ("cub", "cub-2", "caltech", "cifar", "tiny", "tiny2", "imagenette", "scenes", "hands")
 DEFAULT_GRIDS = tuple(f"{data}-default" for data in (*MATCHED, "textures"))
-LOW = ("low", "cub-2-default", "caltech-default", "imagenette-default", "scenes-default")
+LOW = (
+    "low",
+    "cub-2-default",
+    "caltech-default",
+    "imagenette-default",
+    "scenes-default",
+    "plants-default",
+)
 HEADS = ("imagenette-head", "imagenette-head20", "scenes-head")
 LADDER = ("replay", "replay-cosine", "lucir-relaxed")  # each differs in one thing
 REPLAY_GRIDS = ("imagenette-replay", "scenes-replay")
