@@ -175,6 +175,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "headline": lambda: headline(3, 4, 5),
     "plain replay": lambda: beside(("replay", "lucir-relaxed"), *PLAIN),
     "ladder": lambda: ladder(LADDER, ("head", "preservation"), *HEADS),
+    "ladder cub": lambda: ladder(LADDER[1:], ("preservation",), "cub-head"),
     "replay cub": lambda: curves(3, "cub-replay", "cub-default"),
     "methods": lambda: by_method("5/class", 10, *METHODS_RUN),
     "match relaxed": lambda: both_relaxed(
@@ -189,6 +190,7 @@ TABLES: dict[str, Callable[[], str]] = {
         ("imagenette-head", "imagenette-power4"),
         ("imagenette-head20", "imagenette-power4"),
         ("scenes-head", "scenes-power4"),
+        ("cub-head", "cub-power4"),
     ),
     "lower": lambda: lower(*LOW),
     "codecs": lambda: avif_gains("codecs"),
