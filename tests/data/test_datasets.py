@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from torchvision.datasets import ImageFolder
 
 import mrdc
@@ -108,6 +108,29 @@ def test_subsets_have_the_names_of_their_data_set(photos: Path) -> None:
     assert [len(of_class) for of_class in found.photos] == [2, 1]
     whole.classes = ["owl"] * 3
     assert given_images(part).classes == ("1", "2")
+
+
+def test_data_sets_that_follow_one_another(photos: Path) -> None:
+    """Each image is found in its own, also in parts of parts; names agree, or are missing."""
+    whole = ImageFolder(photos)
+    parts = [Subset(whole, range(8, 24)), Arrays([pixels(seed) for seed in range(3)])]
+    found = given_images(ConcatDataset([ConcatDataset(parts), Subset(whole, [0, 9])]))
+    assert found.classes == tuple(whole.classes)
+    paths = [path for path, _ in whole.samples]
+    names = [[photo.id for photo in of_class] for of_class in found.photos]
+    assert names == [["0/0", "0/1", paths[0]], [*paths[8:16], "1/8", paths[9]], paths[16:24]]
+    assert found.photos[1][8].digest() == Photo("", lambda: pixels(1)).digest()
+    other = ImageFolder(photos)
+    other.classes = ["owl", *other.classes[1:]]
+    message = f"label 0 is class '{whole.classes[0]}' in one data set and 'owl' in another: number"
+    with pytest.raises(UsageError, match=message):
+        given_images(ConcatDataset([whole, other]))
+
+
+def test_classes_that_share_a_label(photos: Path) -> None:
+    """Have its number as their name."""
+    data = ImageFolder(photos, target_transform=lambda label: label // 2)
+    assert given_images(data).classes == ("0", data.classes[2])
 
 
 def test_transforms_of_labels_are_applied(photos: Path) -> None:

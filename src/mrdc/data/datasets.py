@@ -2,6 +2,7 @@
 
 import operator
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,11 +68,11 @@ def samples_by_label(
     for index in range(len(source)):
         data, place = _innermost(source, index)
         label, class_name, (photo, size) = _sample(data, place)
-        names[label] = class_name
+        names[label] = _one_name(label, names.get(label, ""), class_name, data)
         of_class = found.setdefault(label, [])
         name = photo.id or f"{label}/{start(label) + len(of_class)}"
         of_class.append((photo._replace(id=name), size))
-    return found, names
+    return found, {label: name or str(label) for label, name in names.items()}
 
 
 def source_path(source: Source) -> Path:
@@ -132,10 +133,15 @@ def _with_size(image: Any, name: str, where: str) -> Sized:
 
 
 def _innermost(data: Any, index: int) -> tuple[Any, int]:
-    """The data set, and the place there, of a sample of a torch `Subset`."""
-    while hasattr(data, "dataset") and hasattr(data, "indices"):
-        data, index = data.dataset, int(data.indices[index])
-    return data, index
+    """The data set, and the place there, of a sample of a torch `Subset` or `ConcatDataset`."""
+    while True:
+        if hasattr(data, "dataset") and hasattr(data, "indices"):
+            data, index = data.dataset, int(data.indices[index])
+        elif hasattr(data, "datasets") and hasattr(data, "cumulative_sizes"):
+            part = bisect_right(data.cumulative_sizes, index)
+            data, index = data.datasets[part], index - [0, *data.cumulative_sizes][part]
+        else:
+            return data, index
 
 
 def _sample(data: Any, index: int) -> tuple[int | str, str, Sized]:
@@ -158,7 +164,7 @@ def _sample(data: Any, index: int) -> tuple[int | str, str, Sized]:
         raise UsageError(f"sample {index}: got {type(item).__name__}; give (image, label)")
     _, size = _with_size(item[0], "", f"sample {index}")
     label = _label(item[1])
-    name = _class_name(data, label) if change is None else str(label)
+    name = _class_name(data, label) if change is None else ""
     return label, name, (Photo("", partial(_read, data, index)), size)
 
 
@@ -168,8 +174,23 @@ def _read(data: Any, index: int) -> bytes | Pixels:
 
 
 def _class_name(data: Any, label: int | str) -> str:
-    """The name of a class, if the data set lists names in `classes`."""
+    """The name of a class, if the data set lists names in `classes`; otherwise none."""
     names = getattr(data, "classes", None)
     if isinstance(names, Sequence) and isinstance(label, int) and 0 <= label < len(names):
         return str(names[label])
+    return ""
+
+
+def _one_name(label: int | str, known: str, given: str, data: Any) -> str:
+    """The name of a class that was called `known` so far and is called `given` now.
+
+    Classes that a transform of labels puts together have the name of their label.
+    """
+    if not known or not given or known == given:
+        return known or given
+    if getattr(data, "target_transform", None) is None:
+        raise UsageError(
+            f"label {label} is class {known!r} in one data set and {given!r} in another: number "
+            "the classes alike"
+        )
     return str(label)

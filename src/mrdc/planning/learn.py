@@ -122,7 +122,7 @@ class Replay:
 
         Args:
             images: by label, or a data set of (image, label) without a transform, such as
-                `ImageFolder` or a `Subset`.
+                `ImageFolder`, a `Subset` or a `ConcatDataset`.
             features: arrays or tensors (n, d) by label, to rank by instead of `embed`; for a
                 fixed quality.
 

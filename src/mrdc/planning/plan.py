@@ -210,7 +210,8 @@ def plan(photos: Source, budget: str | int, **options: Unpack[PlanOptions]) -> P
 
     Args:
         photos: a folder, file or pattern, as for `mrdc plan`; or a data set of (image, label)
-            such as `ImageFolder` or `Subset`, without a transform; or images by class.
+            such as `ImageFolder`, `Subset` or `ConcatDataset`, without a transform; or images by
+            class.
         budget: "20/class", "2000 originals", "200MB", or a number of bytes.
         options: the flags of `mrdc plan`: `qualities=(90, 75, 50)`, `codec="webp"` or a codec
             object, `select` (a name or a selector), `criterion`, `epsilon`, `seed`, `threads`, ...
