@@ -1,15 +1,17 @@
 """Tables of rules for choosing a quality: what they choose, and what that loses."""
 
-from dataclasses import dataclass, fields, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from typing import Any
 from unittest.mock import patch
 
 from common import Row, read, table
 from mrdc._utils.text import ratio
-from mrdc.experiments.choice import RULES, Rule, by, by_grid, by_rule, grids
 from mrdc.experiments.choice import Grid as QualityGrid
+from mrdc.experiments.choice import by_grid, by_rule, grids
 from mrdc.experiments.choice import regret as losses
 from mrdc.planning.choice import Candidate
-from mrdc.planning.settings import LIMITS, ChoiceSettings
+from mrdc.planning.settings import LIMITS
 from mrdc.report.choices import choice, rule_row, shown
 from mrdc.report.choices import trials as grid_runs
 from mrdc.report.figures import Grid
@@ -21,11 +23,7 @@ LIMITS_TRIED = (
 )
 
 
-LARGE_PHOTOS = ("cub", "flowers", "cars")  # lite0 sees them at 224 px, the others at less
 MEASURING = ("R_q", "R_q as published", "r", "discrepancy")  # rules that look at features
-
-
-SMALL_RULE = by(ChoiceSettings(embed="lite0:112"))
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,9 @@ class PlannedGrid(QualityGrid):
     """A grid whose rules see what `plan` measured, instead of the network of the first phase."""
 
     planned: tuple[Candidate, ...]
-    small: bool  # lite0 sees these images at less than 224 px
 
     def measured(self) -> list[Candidate]:
         return list(self.planned)
-
-    def pick(self, rule: Rule) -> str | None:
-        return super().pick(SMALL_RULE if self.small and rule is RULES["r"] else rule)
 
 
 def regret(*labels: str, by_grid: bool = True) -> str:
@@ -54,31 +48,38 @@ def bounds(*labels: str) -> str:
     """Losses of r with other limits: the row of r in the table of `regret`."""
     rows: list[list[object]] = [["r between", "mean", "interval", "worst"]]
     found = grid_runs(records(*labels))
-    for low, high in LIMITS_TRIED:
-        with patch.dict(LIMITS, {"ratio-per-image": (low, high)}):
-            lost = next(row for row in losses(found)["rules"] if row["rule"] == "r")
-        span = f"{low:g} and {high:g}"
-        rows.append([span, *(rule_row(lost)[str(name)] for name in rows[0][1:])])
+
+    def lost(limits: tuple[float, float], more: str = "") -> list[object]:
+        with patch.dict(LIMITS, {"ratio-per-image": limits}):
+            row = next(row for row in losses(found)["rules"] if row["rule"] == "r")
+        span = "{:g} and {:g}".format(*limits) + more
+        return [span, *(rule_row(row)[str(name)] for name in rows[0][1:])]
+
+    rows += map(lost, LIMITS_TRIED)
+    with alike():
+        rows.append(lost(LIMITS["ratio-per-image"], " at every quality"))
     return table(*rows)
+
+
+def alike() -> AbstractContextManager[Any]:
+    """The same limits for every quality."""
+    return patch("mrdc.planning.settings.GENTLE", 101)
 
 
 def planned(budget: str, labels: dict[str, str]) -> str:
     """Losses of the rules of `plan` against grids of full runs; `labels` names plan and runs."""
     plans = {row["label"]: row for row in read("plan") if row["budget"]["text"] == budget}
     found = [
-        PlannedGrid(
-            **vars(grid),
-            planned=tuple(map(measured, plans[label]["candidates"])),
-            small=label not in LARGE_PHOTOS,
-        )
+        PlannedGrid(**vars(grid), planned=tuple(map(measured, plans[label]["candidates"])))
         for label, runs in labels.items()
         for grid in grids(grid_runs(records(runs)))
         if f", {budget}," in grid.setting
     ]
     rows = by_grid(found)
     rules = [rule_row(row) for row in by_rule(rows) if row["rule"] in MEASURING]
-    strict = by_rule(by_grid([replace(grid, small=False) for grid in found]))
-    strict = [row | {"rule": "r, up to 1.03 at any size"} for row in strict if row["rule"] == "r"]
+    with alike():
+        strict = by_rule(by_grid(found))
+    strict = [row | {"rule": "r, 1.03 at every quality"} for row in strict if row["rule"] == "r"]
     rules += map(rule_row, strict)
     head = ["data", "seed", "best", *MEASURING]
     picks: list[list[object]] = [list(head)]

@@ -90,10 +90,12 @@ CUB = [
 
 
 def test_r_may_fall_further_than_it_may_rise() -> None:
-    """Between 0.95 and 1.03; R_q between 0.5 and 1.5."""
-    for r, chosen in ((0.951, 50), (0.949, None), (1.029, 50), (1.031, None)):
-        found = best([made(None, 10, 0.1), made(50, 20, 0.1, r)], criterion="ratio-per-image")
-        assert found == ("original" if chosen is None else "jpeg 50")
+    """Between 0.95 and 1.03, for JPEG of quality 25 or better 1.5."""
+    for quality, highest in ((24, 1.03), (25, 1.5), (50, 1.5)):
+        for r, passes in ((0.951, 1), (0.949, 0), (highest - 0.001, 1), (highest + 0.001, 0)):
+            rows = [made(None, 10, 0.1), made(quality, 20, 0.1, r)]
+            found = best(rows, criterion="ratio-per-image")
+            assert found == (f"jpeg {quality}" if passes else "original")
 
 
 def test_other_criteria_look_at_their_own_number() -> None:

@@ -268,9 +268,3 @@ def test_data_sets_are_learned_as_their_images_are(tmp_path: Path) -> None:
     assert made.memory.seen(5) == 4
     with pytest.raises(UsageError, match="label 'owl' must be a whole number"):
         made.learn([(pixels(0), "owl")])
-
-
-def test_lite0_has_limits_of_its_own_for_small_images() -> None:
-    """As in plan."""
-    made = replay("12kB", embed="lite0", select="random_choice").learn({0: photos(0, 4)})
-    assert made.settings.limits == (0.95, 1.05)

@@ -9,14 +9,13 @@ from typing import Any, Literal
 from mrdc._utils.errors import UsageError
 from mrdc._utils.typed import check_words
 from mrdc.codec.scaled import split_scale
-from mrdc.planning.settings import LIMITS, QUALITIES, SYMBOLS, Criterion, SearchSettings
+from mrdc.planning.settings import JPEGS, LIMITS, QUALITIES, SYMBOLS, Criterion, SearchSettings
 from mrdc.planning.volume import from_log
 
 Rule = Literal["contiguous", "paper"]
 NEARLY = 0.02  # quantities that differ by less than this share count as equal
 NEARLY_LOW = 0.25  # the same for JPEG below the paper's qualities, which distorts much more
 BETTER_FAILS = "a better quality fails"  # a verdict
-JPEGS = ("jpeg", "jpeg-optimised", "jpeg-progressive")
 
 
 @dataclass(frozen=True)
@@ -100,11 +99,13 @@ def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Can
     first failure, because ratios can dip below 1 and come back. `paper` allows any that passes.
     """
     check_criterion(settings)
-    criterion, limits = settings.criterion, settings.limits
-    low, high = limits or (-math.inf, math.inf)
-    judged = list(candidates)
+    criterion, judged = settings.criterion, list(candidates)
     values = [candidate.value(criterion) for candidate in candidates]
-    fails = [value <= low or value >= high for value in values]  # not if unknown
+    fails = []  # not if unknown
+    for candidate, value in zip(candidates, values, strict=True):
+        limits = settings.limits_of(candidate.codec, candidate.quality)
+        low, high = limits or (-math.inf, math.inf)
+        fails.append(value <= low or value >= high)
     failed = list(compress(candidates, fails))
     for index, (candidate, value, far) in enumerate(zip(candidates, values, fails, strict=True)):
         if candidate.quantity == 0:
@@ -116,7 +117,7 @@ def judge(candidates: Sequence[Candidate], settings: SearchSettings) -> list[Can
         elif settings.rule == "contiguous" and any(_better(one, candidate) for one in failed):
             feasible, verdict = False, BETTER_FAILS
         else:
-            feasible, verdict = True, "fits" if limits is None else "passes"
+            feasible, verdict = True, "fits" if settings.limits is None else "passes"
         judged[index] = replace(candidate, feasible=feasible, verdict=verdict)
     return judged
 

@@ -20,11 +20,11 @@ from mrdc.codec.scaled import split_scale
 from mrdc.data.datasets import Source, given_images, source_path
 from mrdc.data.images import ImageSet
 from mrdc.memory.budget import Budget
-from mrdc.planning.choice import BETTER_FAILS, JPEGS, Candidate, Rule, choose_quality, judge
+from mrdc.planning.choice import BETTER_FAILS, Candidate, Rule, choose_quality, judge
 from mrdc.planning.scan import Scan, Whole, check_settings, check_torch, engine, scan
 from mrdc.planning.search import NO_ROOM, Found, Progress, quiet, search
 from mrdc.planning.selection import SELECTORS, Selector
-from mrdc.planning.settings import SYMBOLS, Criterion, PlanSettings
+from mrdc.planning.settings import JPEGS, SYMBOLS, Criterion, Limits, PlanSettings
 from mrdc.planning.volume import Volume
 
 if TYPE_CHECKING:
@@ -106,8 +106,9 @@ class Plan:
         ratio, error = candidate.ratio_per_image, candidate.ratio_error
         if self.settings.criterion != "ratio-per-image" or math.isnan(ratio):
             return False
-        assert self.settings.limits is not None
-        nearest = min(abs(ratio - limit) for limit in self.settings.limits)
+        limits = self._limits(candidate)
+        assert limits is not None
+        nearest = min(abs(ratio - limit) for limit in limits)
         return math.isnan(error) or nearest < 2 * error
 
     def _why(self, plain: Candidate) -> str:
@@ -122,13 +123,15 @@ class Plan:
         if self.settings.criterion == "volume-ratio":
             return (
                 "their features span nearly the same volume as those of the originals "
-                f"(R_q = {chosen.volume_ratio:.2f}, {allowed(self.settings)})"
+                f"(R_q = {chosen.volume_ratio:.2f}, {self._allowed(chosen)})"
             )
         change = 100 * abs(chosen.ratio_per_image - 1)
         shown = " where new images are shown as stored" if self.settings.matched else ""
+        if self._limits(chosen) != self.settings.limits:
+            shown = " at this quality"
         return (
             f"compression changes what a network sees by {change:.1f} % per image "
-            f"(r = {chosen.ratio_per_image:.3f}; {allowed(self.settings)} is allowed{shown})"
+            f"(r = {chosen.ratio_per_image:.3f}; {self._allowed(chosen)} is allowed{shown})"
         )
 
     def _why_not(self) -> str:
@@ -145,10 +148,21 @@ class Plan:
         symbol, better = SYMBOLS[self.settings.criterion], ""
         if any(c.verdict == BETTER_FAILS for c in compressed):
             better = ", as that of every better quality must be"
-        return f"nothing compressed passes (no {symbol} {allowed(self.settings)}{better})"
+        first = max(compressed, key=lambda c: c.quality or math.inf)
+        return f"nothing compressed passes (no {symbol} {self._allowed(first)}{better})"
+
+    def _allowed(self, candidate: Candidate) -> str:
+        """Where the ratio of a candidate must lie, in words."""
+        if self.settings.epsilon is not None:
+            return f"within {self.settings.epsilon:g} of 1"
+        limits = self._limits(candidate)
+        return "between {:g} and {:g}".format(*limits) if limits else ""
+
+    def _limits(self, candidate: Candidate) -> Limits | None:
+        return self.settings.limits_of(candidate.codec, candidate.quality)
 
     def to_json(self) -> dict[str, Any]:
-        limits = self.settings.limits
+        limits = self._limits(self.chosen)
         return {
             "budget": self.budget.as_json(self.budget_bytes),
             "classes": self.classes,
@@ -167,13 +181,6 @@ class Plan:
             "ignored": self.ignored,
             "seconds": round(self.seconds, 3),
         }
-
-
-def allowed(settings: PlanSettings) -> str:
-    """Where the ratio must lie, in words; empty if there are no limits."""
-    if settings.epsilon is not None:
-        return f"within {settings.epsilon:g} of 1"
-    return "between {:g} and {:g}".format(*settings.limits) if settings.limits else ""
 
 
 class PlanOptions(TypedDict, total=False):

@@ -19,9 +19,9 @@ Criterion = Literal["volume-ratio", "ratio-per-image", "discrepancy"]
 CRITERION: Criterion = "ratio-per-image"  # the default
 Limits = tuple[float, float]  # a ratio passes between them
 LIMITS: dict[str, Limits] = {"volume-ratio": (0.5, 1.5), "ratio-per-image": (0.95, 1.03)}
-SMALL = LIMITS | {"ratio-per-image": (0.95, 1.05)}  # if lite0 sees images at less than FULL px
-FULL = 224
 MATCHED = LIMITS | {"ratio-per-image": (0.5, 1.5)}  # if new images are shown as they will be stored
+JPEGS = ("jpeg", "jpeg-optimised", "jpeg-progressive")
+GENTLE = 25  # the lowest quality of JPEG whose r may be as far above 1 as if matched
 BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
 Location = Annotated[
@@ -56,8 +56,8 @@ class SearchSettings:
     image; discrepancy: how well the stored images stand in for all originals."""
     epsilon: float | None = None
     """A quality passes if R_q or r is within this of 1. By default R_q must be between 0.5 and 1.5,
-    and r between 0.95 and 1.03 (1.05 where lite0 sees images at less than 224 px), or 0.5 and 1.5
-    if new images are shown as they will be stored."""
+    and r between 0.95 and 1.03 (for JPEG of quality 25 or better 0.95 and 1.5), or 0.5 and 1.5 if
+    new images are shown as they will be stored."""
     rule: Literal["contiguous", "paper"] = "contiguous"
     """For R_q and r. contiguous: every better quality must pass too; paper: any that passes."""
     pairing: Literal["paired", "independent"] = "paired"
@@ -80,11 +80,6 @@ class SearchSettings:
         """True if new images are shown as they will be stored, which changes defaults."""
         return False
 
-    @property
-    def small(self) -> bool:
-        """True if lite0 sees images at less than 224 px, where compression changes r more."""
-        return False
-
     def tried(self, codec: "Codec") -> tuple[int, ...]:
         """The qualities of a codec to consider."""
         if self.qualities is not None:
@@ -97,8 +92,15 @@ class SearchSettings:
         """Where the ratio must lie; None for the discrepancy, which has no limits."""
         if self.epsilon is not None:
             return 1 - self.epsilon, 1 + self.epsilon
-        limits = MATCHED if self.matched else SMALL if self.small else LIMITS
-        return limits.get(self.criterion)
+        return (MATCHED if self.matched else LIMITS).get(self.criterion)
+
+    def limits_of(self, codec: str, quality: int | None) -> Limits | None:
+        """Where the ratio of a candidate must lie: r of a gentle JPEG may be further above 1."""
+        limits, by_ratio = self.limits, self.criterion == "ratio-per-image"
+        gentle = codec in JPEGS and quality is not None and quality >= GENTLE
+        if limits is None or self.epsilon is not None or not (by_ratio and gentle):
+            return limits
+        return limits[0], MATCHED[self.criterion][1]
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,6 @@ class ChoiceSettings(SearchSettings):
     """Network that embeds the images: lite0, lite0:SIZE, torchvision:NAME, or run:FOLDER (from a
     run). Without a size, lite0 sees 224 px, or less if the images are smaller; give one if you
     train at a smaller size than the images have."""
-
-    @property
-    def small(self) -> bool:
-        kind, _, size = self.embed.partition(":")
-        return kind == "lite0" and size.isdecimal() and int(size) < FULL
 
 
 @dataclass(frozen=True)

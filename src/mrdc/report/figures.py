@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
-from mrdc.planning.settings import SYMBOLS, Limits
+from mrdc.planning.settings import GENTLE, LIMITS, MATCHED, SYMBOLS, Limits
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#000000")
 DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
@@ -188,6 +188,8 @@ def criterion_axis(axes: Axes, criterion: str, limits: Limits | None = None) -> 
     if limits is not None:
         low, high = max(limits[0], 1e-3), limits[1]
         label = f"{low:g} < {symbol} < {high:g}"
+        if limits == LIMITS["ratio-per-image"]:
+            label += f" (JPEG {GENTLE} or better: {MATCHED[criterion][1]:g})"
         axes.axhspan(low, high, color="#999999", alpha=0.2, lw=0, label=label)
     if criterion == "volume-ratio":
         axes.set(yscale="log")
