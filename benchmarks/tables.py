@@ -116,6 +116,9 @@ SMALL = (
     "hands",
     "pets",
     "plants",
+    "dtd",
+    "fruits",
+    "plankton",
     "textures-grid",
 )
 GRIDS = (*LARGE, *SMALL)
@@ -138,6 +141,7 @@ REPLAY_GRIDS = ("imagenette-replay", "scenes-replay")
 PLANNED = {  # plans, and runs on the same images in the same bytes
     **{name: name for name in ("cub", "flowers", "cars", "caltech", "cifar", "tiny")},
     **{name: name for name in ("imagenette", "scenes", "hands", "plants")},
+    **{name: name for name in ("dtd", "fruits", "plankton")},
     "pets-small": "pets",
 }
 
@@ -166,6 +170,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid scenes": lambda: grid("scenes", "5/class"),
     "grid pets": lambda: grid("pets", "5/class"),
     "grid plants": lambda: grid("plants", "5/class"),
+    "grid dtd": lambda: grid("dtd", "5/class"),
+    "grid fruits": lambda: grid("fruits", "5/class"),
+    "grid plankton": lambda: grid("plankton", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match cub-relaxed": lambda: matched("cub-relaxed", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
