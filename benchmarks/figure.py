@@ -11,11 +11,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mrdc.planning.settings import LIMITS
+from mrdc.planning.settings import ChoiceSettings, Limits
 from runs import results
 
 QUALITIES = (None, 75, 50, 25, 10)
-LOW, HIGH = LIMITS["ratio-per-image"]
 DATA = (
     ("cub", "CUB-200-2011", "#0072b2"),
     ("flowers", "Flowers-102", "#d55e00"),
@@ -29,17 +28,21 @@ DATA = (
 def grid() -> None:
     """Draw the gain of every quality in the same bytes, and r, measured without training."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
-    right.axhspan(LOW, HIGH, color="#999999", alpha=0.25, lw=0, label="passes")
+    shade(right)
     for label, name, colour in DATA:
         runs = [run for run in results(label) if run["budget"] == "5/class"]
         draw(left, gains(runs), name, colour)
         draw(right, ratios(runs), name, colour)
         values = ratios(runs)
-        chosen = max(place for place, value in enumerate(values) if LOW < value < HIGH)
+        chosen = max(
+            place
+            for place, (value, (low, high)) in enumerate(zip(values, limits(), strict=True))
+            if low < value < high
+        )
         right.plot(chosen, values[chosen], "o", ms=14, mfc="none", mec=colour, mew=2)
     left.set(ylabel="accuracy gained over originals, points")
     left.set_title("trained with every quality, in the same bytes", fontsize=10)
-    right.set(ylabel="r after the first phase", ylim=(0.975, None))
+    right.set(ylabel="r after the first phase", ylim=(0.975, 1.115))
     right.set_title("r: no training; what it picks (rings)", fontsize=10)
     handles, names = right.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncol=4, frameon=False, fontsize=9)
@@ -47,6 +50,22 @@ def grid() -> None:
         axes.set(xlabel="JPEG quality")
         axes.spines[["top", "right"]].set_visible(False)
     save(figure, "grid")
+
+
+def limits() -> list[Limits]:
+    """Where r of each quality must lie."""
+    found = [ChoiceSettings().limits_of("jpeg", quality or 100) for quality in QUALITIES]
+    return [one for one in found if one is not None]
+
+
+def shade(axes: Axes) -> None:
+    """Shade where r of each quality passes."""
+    axes.plot([str(q or "original") for q in QUALITIES], [1.0] * len(QUALITIES), alpha=0)
+    for place, (low, high) in enumerate(limits()):
+        label = None if place else "passes"
+        x = place - 0.5, place + 0.5
+        axes.fill_between(x, low, high, color="#999999", alpha=0.25, lw=0, label=label)
+    axes.set_xlim(-0.5, len(QUALITIES) - 0.5)
 
 
 ARMS = (  # label, compressed, name, colour
