@@ -307,7 +307,7 @@ def test_every_criterion_has_a_panel(tmp_path: Path) -> None:
         for place in (0, "mean")
     ]
     assert not figure.small and figure.svg.count(">discrepancy<") == 1
-    assert "0.95 &lt; r &lt; 1.03" in figure.svg
+    assert "0.95 &lt; r &lt; 1.03 (JPEG 25 or better: 1.5)" in figure.svg
 
 
 def test_the_bound_of_a_run_is_drawn(tmp_path: Path) -> None:
