@@ -121,15 +121,15 @@ def test_quantities_within_two_per_cent_count_as_equal(criterion: str) -> None:
         assert best([few, other], criterion=criterion) == chosen
 
 
-def test_quality_5_of_jpeg_must_hold_a_quarter_more_images() -> None:
-    """With 14 % more it loses 1.5 points on Tiny-ImageNet, with 43 % or more it gains.
+def test_quality_5_of_jpeg_must_hold_far_more_images() -> None:
+    """With 14 % more it loses 1.5 points on Tiny-ImageNet, with 20 % or more it gains.
 
     That of AVIF, which distorts less, gains with 4 % more.
     """
     ten, five = made(10, 1317, 0.02), made(5, 1500, 0.01)
     for criterion in ("ratio-per-image", "discrepancy"):
         assert best([ten, five], criterion=criterion) == "jpeg 10"
-        assert best([replace(ten, quantity=1200), five], criterion=criterion) == "jpeg 5"
+        assert best([replace(ten, quantity=1300), five], criterion=criterion) == "jpeg 5"
         for codec, quality in (("jpeg@0.5", 10), ("avif", 5), ("avif@0.5", 5)):
             both = [replace(one, codec=codec) for one in (ten, five)]
             assert best(both, criterion=criterion) == f"{codec} {quality}"

@@ -14,7 +14,7 @@ from mrdc.planning.volume import from_log
 
 Rule = Literal["contiguous", "paper"]
 NEARLY = 0.02  # quantities that differ by less than this share count as equal
-NEARLY_LOW = 0.25  # the same for JPEG below the paper's qualities, which distorts much more
+NEARLY_LOW = 0.15  # the same for JPEG below the paper's qualities, which distorts much more
 BETTER_FAILS = "a better quality fails"  # a verdict
 
 
