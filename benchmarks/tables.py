@@ -119,6 +119,8 @@ SMALL = (
     "dtd",
     "fruits",
     "plankton",
+    "trash",
+    "food",
     "textures-grid",
 )
 GRIDS = (*LARGE, *SMALL)
@@ -126,7 +128,7 @@ RELAXED_GRIDS = ("cub-relaxed", "tiny-relaxed", "tiny2-relaxed")
 PLAIN = ("imagenette-replay", "imagenette-default", "scenes-replay", "scenes-default")
 METHODS_RUN = ("imagenette", "imagenette-default", "imagenette-replay", "imagenette-methods")
 MATCHED = ("cub", "cub-2", "caltech", "cifar", "tiny", "tiny2", "imagenette", "scenes", "hands")
-DEFAULT_GRIDS = tuple(f"{data}-default" for data in (*MATCHED, "textures"))
+DEFAULT_GRIDS = tuple(f"{data}-default" for data in (*MATCHED, "dtd", "fruits", "textures"))
 LOW = (
     "low",
     "cub-2-default",
@@ -134,6 +136,8 @@ LOW = (
     "imagenette-default",
     "scenes-default",
     "plants-default",
+    "dtd-default",
+    "fruits-default",
 )
 HEADS = ("imagenette-head", "imagenette-head20", "scenes-head")
 LADDER = ("replay", "replay-cosine", "lucir-relaxed")  # each differs in one thing
@@ -141,7 +145,7 @@ REPLAY_GRIDS = ("imagenette-replay", "scenes-replay")
 PLANNED = {  # plans, and runs on the same images in the same bytes
     **{name: name for name in ("cub", "flowers", "cars", "caltech", "cifar", "tiny")},
     **{name: name for name in ("imagenette", "scenes", "hands", "plants")},
-    **{name: name for name in ("dtd", "fruits", "plankton")},
+    **{name: name for name in ("dtd", "fruits", "plankton", "trash", "food")},
     "pets-small": "pets",
 }
 
@@ -173,6 +177,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "grid dtd": lambda: grid("dtd", "5/class"),
     "grid fruits": lambda: grid("fruits", "5/class"),
     "grid plankton": lambda: grid("plankton", "5/class"),
+    "grid trash": lambda: grid("trash", "5/class"),
+    "grid food": lambda: grid("food", "5/class"),
     "match cub": lambda: matched("cub", "5/class"),
     "match cub-relaxed": lambda: matched("cub-relaxed", "5/class"),
     "match tiny": lambda: matched("tiny", "5/class"),
