@@ -122,7 +122,7 @@ def test_data_sets_that_follow_one_another(photos: Path) -> None:
     assert found.photos[1][8].digest() == Photo("", lambda: pixels(1)).digest()
     other = ImageFolder(photos)
     other.classes = ["owl", *other.classes[1:]]
-    message = f"label 0 is class '{whole.classes[0]}' in one data set and 'owl' in another: number"
+    message = f"label 0 is class '{whole.classes[0]}' in one data set and 'owl' in another: give"
     with pytest.raises(UsageError, match=message):
         given_images(ConcatDataset([whole, other]))
 

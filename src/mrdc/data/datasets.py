@@ -190,7 +190,7 @@ def _one_name(label: int | str, known: str, given: str, data: Any) -> str:
         return known or given
     if getattr(data, "target_transform", None) is None:
         raise UsageError(
-            f"label {label} is class {known!r} in one data set and {given!r} in another: number "
-            "the classes alike"
+            f"label {label} is class {known!r} in one data set and {given!r} in another: give a "
+            "class the same label in both"
         )
     return str(label)

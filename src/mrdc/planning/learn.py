@@ -234,11 +234,8 @@ class Replay:
         from mrdc.nn.embedder import as_embedder, load_embedder, with_size
 
         if self._embedder is None:
-            self._embedder = as_embedder(self.embed, self.view)
-        if self._embedder is None:
-            name = with_size(str(self.embed), photos)
-            self.settings = replace(self.settings, embed=name)  # its size has limits
-            self._embedder = load_embedder(name)
+            given = as_embedder(self.embed, self.view)
+            self._embedder = given or load_embedder(with_size(str(self.embed), photos))
         count = self.progress(stage, len(photos))
         return embed(photos, self._embedder, threads=self.threads, progress=count)[0]
 

@@ -174,7 +174,6 @@ def _pack(
         part_size=size,
     )
     with engine(settings), opened as seen:
-        settings = replace(settings, embed=seen.embed or settings.embed)  # its size has limits
         if searching:
             found = search(seen.pool, seen.budget, settings, exact=settings.exact)
             plan = make_plan(settings, seen, found)

@@ -284,7 +284,6 @@ def run_plan(
         engine(settings),
         scan(settings, progress, embedder, images, folder=folder, measuring=True) as seen,
     ):
-        settings = replace(settings, embed=seen.embed or settings.embed)  # its size has limits
         found = search(seen.pool, seen.budget, settings, exact=settings.exact)
         return make_plan(settings, seen, found)
 
@@ -305,7 +304,7 @@ def make_plan(settings: PlanSettings, seen: Scan, found: Found) -> Plan:
         )
     scenes = seen.images.scenes
     return Plan(
-        settings=settings,
+        settings=replace(settings, embed=seen.embed or settings.embed),
         budget=seen.budget,
         budget_bytes=seen.budget.total_bytes(len(seen.images.classes)),
         classes=len(seen.images.classes),

@@ -21,7 +21,7 @@ Limits = tuple[float, float]  # a ratio passes between them
 LIMITS: dict[str, Limits] = {"volume-ratio": (0.5, 1.5), "ratio-per-image": (0.95, 1.03)}
 MATCHED = LIMITS | {"ratio-per-image": (0.5, 1.5)}  # if new images are shown as they will be stored
 JPEGS = ("jpeg", "jpeg-optimised", "jpeg-progressive")
-GENTLE = 25  # the lowest quality of JPEG whose r may be as far above 1 as if matched
+GENTLE = 25  # from this quality up, r of a JPEG may be as far above 1 as if matched
 BANDWIDTH = 0.5  # h of the kernel exp(-|a - b|^2 / h) of the discrepancy, for rows of length 1
 SYMBOLS = {"volume-ratio": "R_q", "ratio-per-image": "r", "discrepancy": "discrepancy"}
 Location = Annotated[
@@ -95,7 +95,7 @@ class SearchSettings:
         return (MATCHED if self.matched else LIMITS).get(self.criterion)
 
     def limits_of(self, codec: str, quality: int | None) -> Limits | None:
-        """Where the ratio of a candidate must lie: r of a gentle JPEG may be further above 1."""
+        """Where the ratio of a candidate must lie: r of a better JPEG may be further above 1."""
         limits, by_ratio = self.limits, self.criterion == "ratio-per-image"
         gentle = codec in JPEGS and quality is not None and quality >= GENTLE
         if limits is None or self.epsilon is not None or not (by_ratio and gentle):
@@ -110,10 +110,6 @@ class ChoiceSettings(SearchSettings):
     matched: bool = False
     """You will show new images as they will be stored (`ReplayMemory.as_stored`): then stronger
     compression pays, r may be between 0.5 and 1.5, and quality 5 is considered, too."""
-    embed: str = "lite0"
-    """Network that embeds the images: lite0, lite0:SIZE, torchvision:NAME, or run:FOLDER (from a
-    run). Without a size, lite0 sees 224 px, or less if the images are smaller; give one if you
-    train at a smaller size than the images have."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +142,10 @@ class PlanSettings(ChoiceSettings, Source):
     max_side: int | None = None
     """Shrink images whose longer side exceeds this many pixels first, as if the source had been
     resized."""
+    embed: str = "lite0"
+    """Network that embeds the images: lite0, lite0:SIZE, torchvision:NAME, or run:FOLDER (from a
+    run). Without a size, lite0 sees 224 px, or less if the images are smaller; give one if you
+    train at a smaller size than the images have."""
     weights: Path | None = None
     """Weights file of a torchvision network."""
     exact: bool = False
