@@ -1,5 +1,6 @@
 """Tables of rules for choosing a quality: what they choose, and what that loses."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -76,18 +77,27 @@ def planned(budget: str, labels: dict[str, str]) -> str:
         if f", {budget}," in grid.setting
     ]
     rows = by_grid(found)
-    rules = [rule_row(row) for row in by_rule(rows) if row["rule"] in MEASURING]
-    with alike():
-        strict = by_rule(by_grid(found))
-    strict = [row | {"rule": "r, 1.03 at every quality"} for row in strict if row["rule"] == "r"]
-    rules += map(rule_row, strict)
     head = ["data", "seed", "best", *MEASURING]
     picks: list[list[object]] = [list(head)]
     for row in rows:
         data, best = row["setting"].split(",")[0], f"{row['best']} ({row['score']:.2f})"
         picks.append([data, row["seed"], best, *(shown(row[rule]) for rule in MEASURING)])
-    summary = table(list(rules[0]), *(list(row.values()) for row in rules))
-    return f"{summary}\n{table(*picks)}"
+    return f"{summary(found, MEASURING)}\n{table(*picks)}"
+
+
+def since(*labels: str) -> str:
+    """Losses of the rules on sets that were run after the limits of r had been set."""
+    return summary(grids(grid_runs(records(*labels))), (*MEASURING, "most images"))
+
+
+def summary(found: Sequence[QualityGrid], rules: Sequence[str]) -> str:
+    """Losses of some rules, and of r with one limit for all qualities."""
+    rows = [row for row in by_rule(by_grid(found)) if row["rule"] in rules]
+    with alike():
+        strict = next(row for row in by_rule(by_grid(found)) if row["rule"] == "r")
+    rows.append(strict | {"rule": "r, 1.03 at every quality"})
+    shown_rows = list(map(rule_row, rows))
+    return table(list(shown_rows[0]), *(list(row.values()) for row in shown_rows))
 
 
 def measured(row: Row) -> Candidate:

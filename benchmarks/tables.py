@@ -21,7 +21,7 @@ from arm_tables import (
     remedy,
     selector,
 )
-from choice_tables import bounds, planned, plans, regret, samples
+from choice_tables import bounds, planned, plans, regret, samples, since
 from codec_tables import avif_gains, codec_choices, codecs, lower, stored_as
 from common import HERE, Row, read, table
 from fade_tables import cuts, held
@@ -224,6 +224,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "remedies tiny": lambda: arms("`lucir`", *TINY, of=remedy),
     "regret": lambda: regret(*GRIDS),
     "regret plan": lambda: planned("5/class", PLANNED),
+    "regret since": lambda: since("dtd", "fruits", "plankton", "trash", "food"),
     "regret large": lambda: regret(*LARGE, by_grid=False),
     "regret replay": lambda: regret(*REPLAY_GRIDS, by_grid=False),
     "regret relaxed": lambda: regret(*RELAXED_GRIDS),
